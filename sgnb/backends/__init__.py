@@ -1,0 +1,1 @@
+"""Where a block is carried out. Notebook process."""

@@ -1,0 +1,141 @@
+"""The seam behind which a block is carried out.
+
+Notebook process. ``runtime.dispatcher`` submits blocks and gets events through a ``Sink``; backends (engine, mock,
+openai) implement it. A backend never blocks its caller in ``submit``, ``abort`` or ``release``, calls the sink on a
+thread of its own, and gives exactly one ``Done`` or ``Failed`` per Decode, after which nothing more comes for it.
+No language semantics here.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sgnb.errors import NoEngine, SgnbError
+from sgnb.lang.instruction import Block
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateInfo:
+    """The texts a chat template puts around turns; ``default_system`` is a whole turn or empty."""
+
+    roles: dict[str, tuple[str, str]]
+    default_system: str = ""
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInfo:
+    """One sampled token: id, raw log-probability (None when not asked for), top alternatives (logprob, id)."""
+
+    id: int
+    logprob: float | None = None
+    top: tuple[tuple[float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request left the queue."""
+
+    rid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of a generation: whole characters, never part of a stop string. Concatenated it is the final text."""
+
+    rid: str
+    text: str
+    tokens: tuple[TokenInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A generation ended. ``finish`` is {"type", "matched"}; ``meta`` has SGLang's meta_info names."""
+
+    rid: str
+    finish: dict[str, object]
+    meta: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request (``rid``) or a whole session (``sid``) failed; text so far is kept by the reader."""
+
+    error: SgnbError
+    rid: str = ""
+    sid: str = ""
+
+
+BackendEvent = Started | Delta | Done | Failed
+
+
+class Sink(Protocol):
+    """Where a backend puts events; called on the backend's thread, must return at once and never raise."""
+
+    def __call__(self, events: Sequence[BackendEvent]) -> None:
+        """Take the events in order."""
+
+
+class Backend(ABC):
+    """Carries out blocks."""
+
+    @abstractmethod
+    def new_sid(self) -> str:
+        """A session id no other call returns."""
+
+    @abstractmethod
+    def new_rid(self) -> str:
+        """A request id no other call returns."""
+
+    @abstractmethod
+    def template(self) -> TemplateInfo:
+        """The model's chat texts. May wait for the model to be loaded; raises EngineError if that failed."""
+
+    @abstractmethod
+    def submit(self, block: Block, sink: Sink) -> None:
+        """Carry out the block; never blocks. Raises EngineError when it cannot even be queued (dead engine)."""
+
+    @abstractmethod
+    def abort(self, rids: Sequence[str] = (), sids: Sequence[str] = ()) -> None:
+        """Stop requests and drop what their sessions have queued; idempotent. Each still gets its one Done."""
+
+    @abstractmethod
+    def release(self, sids: Sequence[str]) -> None:
+        """Close sessions; idempotent; safe from a finaliser (it takes no lock a caller may hold)."""
+
+    @property
+    @abstractmethod
+    def model_name(self) -> str:
+        """What to show as the model."""
+
+    def shutdown(self) -> None:  # noqa: B027  a backend without a process has nothing to end
+        """End the backend."""
+
+
+_default: list[Backend | None] = [None]
+_lock = threading.Lock()
+
+
+def set_default_backend(backend: Backend | None) -> None:
+    """Make ``backend`` the one that programs use when none is given."""
+    with _lock:
+        _default[0] = backend
+
+
+def get_default_backend() -> Backend | None:
+    """The default backend, or None."""
+    return _default[0]
+
+
+def require_backend(backend: Backend | None = None) -> Backend:
+    """``backend``, else the default one; raises NoEngine naming the call that starts one."""
+    found = backend or _default[0]
+    if found is None:
+        raise NoEngine(
+            "No engine is running.", hint="Start one with sgnb.launch() or %sgl launch, or pass backend=."
+        )
+    return found

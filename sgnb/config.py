@@ -1,0 +1,102 @@
+"""What an engine is started with, and the limits of the design in one place.
+
+A leaf: every package may import it, it imports nothing of sgnb. Read in all processes. ``EngineArgs`` crosses to the
+engine as JSON in its run folder, so it holds plain values only. No defaults that depend on hardware are resolved here:
+``auto`` stays ``auto`` until the model runner looks at the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from sgnb.errors import LimitError
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+# Limits. Each has a clear error where the input enters.
+MAX_PROMPT_BYTES = 4 << 20
+MAX_STOPS = 16
+MAX_STOP_BYTES = 256
+MAX_OPTIONS = 1024
+MAX_N = 64
+MAX_FRAME_BYTES = 16 << 20
+MAX_UNACKED_BYTES = 4 << 20
+MAX_UNACKED_SECONDS = 10.0
+MAX_WAITING = 4096
+MAX_STATES = 8192
+MAX_SHOWN_CHARS = 200_000
+LEASE_SECONDS = 10.0
+HEARTBEAT_SECONDS = 0.25
+OWNER_GONE_SECONDS = 2.0
+
+ENGINE_NAME = re.compile(r"[a-z0-9-]{1,32}")
+
+
+class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The knobs of one engine. Units are tokens, slots or seconds; ``None`` and ``"auto"`` mean *decide at start*."""
+
+    model: str = DEFAULT_MODEL
+    """The embedded model's name, a ``.gguf`` file, a safetensors folder, or a hub id."""
+    name: str = "main"
+    runner: Literal["torch", "transformers", "stub"] = "torch"
+    """``torch``: our model code. ``transformers``: the reference. ``stub``: next token is a hash of the prefix (tests)."""
+    device: str = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    attention_backend: Literal["auto", "torch_native", "triton", "flashinfer"] = "auto"
+    context_length: int | None = None
+    max_total_tokens: int | None = None
+    """KV slots; ``None``: from free memory."""
+    max_running_requests: int = 64
+    max_queued_requests: int = MAX_WAITING
+    chunked_prefill_size: int = 512
+    """New prompt tokens a step; -1: no chunking."""
+    max_prefill_tokens: int = 16_384
+    schedule_policy: Literal["lpm", "fcfs", "random", "dfs-weight", "lof", "priority"] = "lpm"
+    schedule_conservativeness: float = 1.0
+    disable_radix_cache: bool = False
+    page_size: int = 1
+    random_seed: int = 0
+    threads: int | None = None
+    deterministic: bool = False
+    """fp32 and fixed kernels: the same text on any x86-64 CPU (``SGNB_DETERMINISTIC=1`` sets it)."""
+    stub_step_seconds: float = 0.0
+    """Only with ``runner="stub"``: how long a step takes."""
+
+    def check(self) -> EngineArgs:
+        """Refuse values that can never work, naming the argument and the legal range. Returns self."""
+        if not ENGINE_NAME.fullmatch(self.name):
+            raise LimitError(f"engine name {self.name!r} must match [a-z0-9-]{{1,32}}")
+        if self.page_size not in (1, 2, 4, 16):
+            raise LimitError(f"page_size must be 1, 2, 4 or 16, not {self.page_size}")
+        if self.chunked_prefill_size != -1 and self.chunked_prefill_size < 1:
+            raise LimitError(
+                f"chunked_prefill_size must be -1 or at least 1, not {self.chunked_prefill_size}"
+            )
+        for field, low in (
+            ("max_running_requests", 1),
+            ("max_queued_requests", 1),
+            ("max_prefill_tokens", 1),
+        ):
+            value: int = getattr(self, field)
+            if value < low:
+                raise LimitError(f"{field} must be at least {low}, not {value}")
+        for field in ("context_length", "max_total_tokens", "threads"):
+            number: int | None = getattr(self, field)
+            if number is not None and number < 1:
+                raise LimitError(f"{field} must be at least 1, not {number}")
+        return self
+
+    @classmethod
+    def make(cls, **values: Any) -> EngineArgs:
+        """Build from keyword arguments with types checked; an unknown name or a wrong type is a LimitError."""
+        legal = cls.__struct_fields__
+        for key in values:
+            if key not in legal:
+                raise LimitError(f"unknown engine argument {key!r}", hint=f"Legal: {', '.join(legal)}.")
+        try:
+            return msgspec.convert(values, cls, strict=True).check()
+        except msgspec.ValidationError as error:
+            raise LimitError(f"engine arguments: {error}") from None

@@ -1,0 +1,1 @@
+"""KV slots and the radix tree over them."""

@@ -1,0 +1,1 @@
+"""From a ModelWorkerBatch to next token ids."""

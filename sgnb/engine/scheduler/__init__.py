@@ -1,0 +1,1 @@
+"""The scheduler process: which request computes what, when."""

@@ -1,0 +1,1 @@
+"""The tokenizer process: text to ids and back. No torch."""

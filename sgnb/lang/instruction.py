@@ -1,0 +1,71 @@
+"""Instructions: what a recorded block is lowered to, and what a backend carries out.
+
+Pure data of the notebook process; made by ``lang.lower``, read by every backend. A backend translates them to its own
+wire. No I/O, no behaviour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sgnb.errors import SourcePosition
+from sgnb.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Program text; ``literal``: added tokens in it stay text (always so inside roles)."""
+
+    text: str
+    literal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MarkPart:
+    """Begin or end of a turn of ``role``."""
+
+    role: str
+    begin: bool
+
+
+Part = TextPart | MarkPart
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """Open session ``sid``."""
+
+    sid: str
+    extra_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Extend:
+    """Append parts to the session's pending text."""
+
+    sid: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Generate into variable ``name``; ``cell``, ``branch``, ``name`` and the position make the request's label."""
+
+    rid: str
+    sid: str
+    name: str
+    params: SamplingParams
+    position: SourcePosition | None = None
+    cell: str = ""
+    branch: str = ""
+
+
+Instruction = Init | Extend | Decode
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """All instructions between two flushes of one run, in order."""
+
+    run: str
+    instructions: tuple[Instruction, ...] = field(default=())

@@ -1,0 +1,1 @@
+"""Passes over recorded blocks and static graphs, one file each."""

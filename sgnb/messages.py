@@ -1,0 +1,606 @@
+"""Every record that crosses a process, and nothing else.
+
+msgspec structs, encoded as MessagePack, one frame per message. Three borders use them:
+
+    notebook kernel  ──ClientMessage──►  tokenizer process  ──SchedulerInput──►  scheduler process
+    notebook kernel  ◄──ServerMessage──  tokenizer process  ◄──SchedulerOutput──  scheduler process
+    notebook kernel  ◄────────────── TelemetryFrame (PUB) ──────────────────────  scheduler process
+    scheduler        ──ModelWorkerBatch──►  model runner  ──ModelWorkerOutput──►  scheduler
+
+Ids: the engine numbers its clients (``Welcome.client``). Every id a client makes starts with ``c<client>.``: sessions
+``c3.s17``, requests ``c3.r21``; the tokenizer process refuses ids of another prefix, so an owner cannot be forged.
+Plain ints, strings, bytes and lists only: no behaviour, no defaults that hide a decision, no imports but msgspec and
+the leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from sgnb.sampling_params import SamplingParams
+
+PROTOCOL_VERSION = 1
+
+FinishType = Literal["stop", "length", "eos", "grammar", "abort", "context", "error"]
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="t"):
+    """Base of every record of the wire."""
+
+
+# ---------------------------------------------------------------- shared parts
+
+
+class ErrorInfo(Wire):
+    """An error on its way to the notebook. ``kind`` is a class name of sgnb.errors, ``code`` a stable word."""
+
+    kind: str
+    message: str
+    code: str = "error"
+    hint: str = ""
+
+
+class Label(Wire):
+    """What people call a request: ``<cell>.<branch> <variable>``, and its source line."""
+
+    cell: str = ""
+    branch: str = ""
+    name: str = ""
+    line: int = 0
+
+
+class Finish(Wire):
+    """Why a generation ended. ``matched`` is the stop string or token id for ``stop`` and ``eos``."""
+
+    type: FinishType
+    matched: str | int | None = None
+    error: ErrorInfo | None = None
+
+
+class TokenLogprob(Wire):
+    """Raw model log-probability of one sampled token; ``top`` holds (logprob, id) pairs, highest first."""
+
+    id: int
+    logprob: float
+    top: list[tuple[float, int]] = []
+
+
+class RequestMeta(Wire):
+    """Counts in tokens, times in seconds, of one finished generation. Sent once, with its Finish."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    """What was sampled, the stop tokens included."""
+    kept_tokens: int
+    """Output tokens the session keeps."""
+    queue_time: float
+    prefill_time: float
+    decode_time: float
+    e2e_latency: float
+    first_step: int = -1
+    last_step: int = -1
+
+
+class RoleTemplate(Wire):
+    """The text a chat template puts before and after a turn of one role."""
+
+    prefix: str
+    suffix: str
+
+
+class ModelInfo(Wire):
+    """What a client may know of the loaded model."""
+
+    model: str
+    path: str
+    vocab_size: int
+    context_length: int
+    max_total_tokens: int
+    dtype: str
+    device: str
+    attention_backend: str
+    runner: str
+    eos_token_ids: list[int]
+    roles: dict[str, RoleTemplate]
+    default_system: str
+    """Whole text of the default system turn, put first when a conversation does not open with one; may be empty."""
+    template_exact: bool
+    """False: the template is not made of prefix and suffix; turns are rendered whole and ``roles`` approximates."""
+    template_hash: str = ""
+
+
+# ---------------------------------------------------------------- client → engine
+
+
+class Hello(Wire, tag="hello"):
+    """First frame of a client. ``start_time`` (clock ticks since boot) guards against pid reuse."""
+
+    version: int
+    pid: int
+    start_time: int
+    client_name: str
+    owner: bool
+    """True for the kernel that launched the engine."""
+
+
+class Ping(Wire, tag="ping"):
+    """Renews the lease and acknowledges: ``acked`` is the count of bytes this client has read since hello."""
+
+    incarnation: str
+    acked: int
+
+
+class Bye(Wire, tag="bye"):
+    """The client leaves: abort its requests, release its sessions."""
+
+    incarnation: str
+
+
+class Text(Wire, tag="text"):
+    """Program text. ``literal``: added tokens in it stay text; else it is parsed as SGLang does."""
+
+    text: str
+    literal: bool
+
+
+class Mark(Wire, tag="mark"):
+    """Begin or end of a turn; the tokenizer process puts the template's text."""
+
+    role: str
+    begin: bool
+
+
+class Ids(Wire, tag="ids"):
+    """Raw token ids, checked against the vocabulary."""
+
+    ids: list[int]
+
+
+Part = Text | Mark | Ids
+
+
+class Init(Wire, tag="init"):
+    """Open a session. ``extra_key`` separates name spaces of the cache."""
+
+    sid: str
+    extra_key: str = ""
+
+
+class Extend(Wire, tag="extend"):
+    """Append parts to the session's pending text. Nothing is computed yet."""
+
+    sid: str
+    parts: list[Part]
+
+
+class Decode(Wire, tag="decode"):
+    """Generate: tokenise all that is pending, run to a stop, keep the output in the session."""
+
+    rid: str
+    sid: str
+    params: SamplingParams
+    label: Label = Label()
+
+
+class Release(Wire, tag="release"):
+    """Close sessions: their running requests are aborted. Idempotent."""
+
+    sids: list[str]
+
+
+Op = Init | Extend | Decode | Release
+
+
+class Block(Wire, tag="block"):
+    """All that a run recorded between two flushes: one message, carried out in order for each session."""
+
+    incarnation: str
+    ops: list[Op]
+
+
+class Abort(Wire, tag="abort"):
+    """Stop requests at the next step and drop what their sessions have queued. Idempotent, legal in every state.
+
+    ``everything``: all requests of this client; with ``all_clients`` of the whole engine (the panel's *Abort all*).
+    """
+
+    incarnation: str
+    rids: list[str] = []
+    sids: list[str] = []
+    everything: bool = False
+    all_clients: bool = False
+
+
+class Control(Wire, tag="control"):
+    """A question or command outside of programs: ``stats, flush_cache, info, requests, shutdown, tokenize, check``."""
+
+    incarnation: str
+    id: int
+    verb: str
+    args: dict[str, Any] = {}
+
+
+ClientMessage = Hello | Ping | Bye | Block | Abort | Control
+
+
+# ---------------------------------------------------------------- engine → client
+
+
+class Progress(Wire, tag="progress"):
+    """A start step: ``process, tokenizer, weights, kv, ready``; ``done``/``total`` in bytes or slots, seconds since exec."""
+
+    step: str
+    done: int
+    total: int
+    seconds: float
+
+
+class Welcome(Wire, tag="welcome"):
+    """Answer to hello. ``info`` is there once the engine is ready; until then Progress frames follow."""
+
+    incarnation: str
+    client: int
+    version: int
+    engine_name: str
+    pid: int
+    scheduler_pid: int
+    scheduler_start_time: int
+    telemetry: str
+    """Address of the PUB socket."""
+    clients: int
+    progress: list[Progress] = []
+    info: ModelInfo | None = None
+
+
+class Ready(Wire, tag="ready"):
+    """The model is loaded; requests queued before run now."""
+
+    incarnation: str
+    info: ModelInfo
+
+
+class Refused(Wire, tag="refused"):
+    """Hello was refused (version), or the engine could not start; it ends after this."""
+
+    incarnation: str
+    error: ErrorInfo
+
+
+class Dropped(Wire, tag="dropped"):
+    """This client did not read or its lease ran out: its requests are aborted, it must hello again."""
+
+    incarnation: str
+    reason: str
+
+
+class Chunk(Wire, tag="chunk"):
+    """New output of one request: whole characters only, never part of a stop string. ``finish`` comes once, last."""
+
+    rid: str
+    text: str = ""
+    ids: list[int] = []
+    """Tokens sampled since the last chunk (may run ahead of ``text``)."""
+    logprobs: list[TokenLogprob] = []
+    started: bool = False
+    """True once: the request left the queue."""
+    finish: Finish | None = None
+    meta: RequestMeta | None = None
+    prompt_ids: list[int] = []
+    """With the last chunk, only for sessions opened by ``Engine.generate`` (``Label.name == "@generate"``)."""
+    output_ids: list[int] = []
+    """With the last chunk: the output tokens that the session keeps, likewise only for ``Engine.generate``."""
+
+
+class Chunks(Wire, tag="chunks"):
+    """All that one step has for one client."""
+
+    incarnation: str
+    items: list[Chunk]
+
+
+class OpFailed(Wire, tag="opfailed"):
+    """Init or Extend of a session failed: the session is poisoned, its later ops fail with this cause."""
+
+    incarnation: str
+    sid: str
+    error: ErrorInfo
+
+
+class Reply(Wire, tag="reply"):
+    """Answer to Control ``id``."""
+
+    incarnation: str
+    id: int
+    data: dict[str, Any] = {}
+    error: ErrorInfo | None = None
+
+
+class Pong(Wire, tag="pong"):
+    """Answer to Ping."""
+
+    incarnation: str
+
+
+ServerMessage = Welcome | Progress | Ready | Refused | Dropped | Chunks | OpFailed | Reply | Pong
+
+
+# ---------------------------------------------------------------- tokenizer process → scheduler process
+
+
+class SessionOpen(Wire, tag="s.open"):
+    """A new session; ``client`` owns it."""
+
+    sid: str
+    client: int
+    extra_key: str = ""
+
+
+class SessionExtend(Wire, tag="s.extend"):
+    """Ids whose border is settled (long pending text); bound to the cached prefix, computed at the next decode."""
+
+    sid: str
+    ids: list[int]
+
+
+class SessionDecode(Wire, tag="s.decode"):
+    """A generation: ``ids`` is all that was pending. ``stops`` are the stop strings in bytes, in list order."""
+
+    rid: str
+    sid: str
+    client: int
+    ids: list[int]
+    params: SamplingParams
+    stops: list[bytes]
+    stop_token_ids: list[int]
+    """Of the user; ``eos_token_ids`` end the generation too, unless ``ignore_eos``."""
+    eos_token_ids: list[int]
+    label: Label
+
+
+class SessionClose(Wire, tag="s.close"):
+    """Forget sessions; abort what they run."""
+
+    sids: list[str]
+
+
+class AbortReqs(Wire, tag="s.abort"):
+    """Abort by request id."""
+
+    rids: list[str]
+
+
+class ClientGone(Wire, tag="s.gone"):
+    """A client left or died: abort its requests, forget its sessions."""
+
+    client: int
+
+
+class SchedulerControl(Wire, tag="s.control"):
+    """A Control passed on: ``stats, flush_cache, requests``."""
+
+    client: int
+    id: int
+    verb: str
+    args: dict[str, Any] = {}
+
+
+class Stop(Wire, tag="s.stop"):
+    """End the scheduler process."""
+
+    reason: str
+
+
+class TokenTable(Wire, tag="s.table"):
+    """Bytes of each token id, once at start: the scheduler finds stop strings with it."""
+
+    table: list[bytes]
+
+
+SchedulerInput = (
+    SessionOpen
+    | SessionExtend
+    | SessionDecode
+    | SessionClose
+    | AbortReqs
+    | ClientGone
+    | SchedulerControl
+    | Stop
+    | TokenTable
+)
+
+
+# ---------------------------------------------------------------- scheduler process → tokenizer process
+
+
+class ReqOutput(Wire):
+    """What one step has for one request. ``visible`` is the count of output *bytes* that may be shown so far:
+    held-back prefixes of stop strings are beyond it, and at the end it is the exact cut."""
+
+    rid: str
+    ids: list[int] = []
+    visible: int = 0
+    logprobs: list[TokenLogprob] = []
+    started: bool = False
+    finish: Finish | None = None
+    meta: RequestMeta | None = None
+    leftover: bytes = b""
+    """With the last one: kept bytes beyond the last kept token; they become literal pending text of the session."""
+    prompt_ids: list[int] = []
+    output_ids: list[int] = []
+
+
+class BatchOutput(Wire, tag="b.out"):
+    """All outputs of one step."""
+
+    items: list[ReqOutput]
+
+
+class SchedulerReply(Wire, tag="b.reply"):
+    """Answer to SchedulerControl."""
+
+    client: int
+    id: int
+    data: dict[str, Any] = {}
+    error: ErrorInfo | None = None
+
+
+class SchedulerProgress(Wire, tag="b.progress"):
+    """A start step of the scheduler process: ``weights`` in bytes, ``kv`` in slots."""
+
+    step: str
+    done: int
+    total: int
+
+
+class SchedulerReady(Wire, tag="b.ready"):
+    """The model is loaded and the pool is there."""
+
+    vocab_size: int
+    context_length: int
+    max_total_tokens: int
+    dtype: str
+    device: str
+    attention_backend: str
+
+
+class SchedulerFailed(Wire, tag="b.failed"):
+    """Could not start, or met a fault it cannot survive; it ends after this."""
+
+    error: ErrorInfo
+
+
+SchedulerOutput = BatchOutput | SchedulerReply | SchedulerProgress | SchedulerReady | SchedulerFailed
+
+
+# ---------------------------------------------------------------- scheduler → model runner (the runner seam)
+
+
+class ModelWorkerBatch(Wire):
+    """One forward pass: plain ints and lists, nothing shared with the scheduler. B rows.
+
+    An *extend* row computes ``input_ids`` after ``prefix_len`` cached tokens; a *decode* row has one input id.
+    The runner keeps its own request → slot table, told here: ``prefix_locs`` is given when a row's table must be
+    (re)written up to its prefix (first chunk), then ``out_cache_loc`` extends it.
+    """
+
+    step: int
+    forward_mode: Literal["extend", "decode", "mixed"]
+    input_ids: list[int]
+    """All rows' new tokens, one after another (sum of extend_lens)."""
+    req_pool_indices: list[int]
+    seq_lens: list[int]
+    """Length after this step, new tokens included."""
+    prefix_lens: list[int]
+    extend_lens: list[int]
+    out_cache_loc: list[int]
+    """Slot of each new token, aligned with ``input_ids``."""
+    prefix_locs: list[list[int] | None]
+    sample: list[bool]
+    """False for a row whose prompt is not finished by this chunk: no token is drawn."""
+    params: list[SamplingParams]
+    seeds: list[int]
+    positions_drawn: list[int]
+    """Output tokens drawn so far by each row: with the seed it fixes the row's random numbers."""
+    banned: list[list[int]]
+    """Ids that must not be drawn now (EOS and stop ids below min_new_tokens)."""
+    bitmask: bytes | None = None
+    """The grammar's mask, B × ceil(vocab/32) little-endian int32; None: no grammar in the batch."""
+
+
+class ModelWorkerOutput(Wire):
+    """Result of a ModelWorkerBatch, row by row. ``next_token_ids`` is -1 where nothing was drawn."""
+
+    step: int
+    next_token_ids: list[int]
+    logprobs: list[TokenLogprob | None]
+    bad_rows: list[int]
+    """Rows whose logits were not finite: they fail alone, their KV is not cached."""
+    forward_seconds: float
+    sample_seconds: float
+
+
+# ---------------------------------------------------------------- telemetry
+
+
+class EngineStats(Wire, tag="stats"):
+    """SGLang's metric names. Counts; ``token_usage`` and ``cache_hit_rate`` are shares 0..1; throughput in tokens/s."""
+
+    time: float
+    num_running_reqs: int
+    num_queue_reqs: int
+    num_sessions: int
+    num_used_tokens: int
+    """Slots held by running requests (locked or in flight)."""
+    num_cached_tokens: int
+    """Slots in the tree that nobody locks."""
+    num_free_tokens: int
+    max_total_num_tokens: int
+    token_usage: float
+    cache_hit_rate: float
+    """Reused share of the prompt tokens of the last 60 s."""
+    gen_throughput: float
+    new_token_ratio: float
+    num_retracted_reqs: int
+    forward_steps: int
+    prompt_tokens_total: int
+    cached_tokens_total: int
+    generated_tokens_total: int
+    evicted_tokens_total: int
+
+
+class RequestEvent(Wire, tag="request"):
+    """A request changed state. Lengths and ids only, never text or token ids."""
+
+    time: float
+    rid: str
+    client: int
+    label: Label
+    state: Literal["queued", "admitted", "first_token", "retracted", "finished"]
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reason: str = ""
+
+
+TelemetryEvent = EngineStats | RequestEvent
+
+
+class Numbered(Wire):
+    """One event with its number; numbers have no holes, so a gap is seen."""
+
+    seq: int
+    event: TelemetryEvent
+
+
+class TelemetryFrame(Wire):
+    """Heartbeat every 250 ms, and events as they come. ``last_seq`` shows a lost tail."""
+
+    incarnation: str
+    last_seq: int
+    time: float
+    events: list[Numbered] = []
+
+
+# ---------------------------------------------------------------- run folder
+
+
+class EngineRecord(Wire):
+    """``engine.json``: who runs here. Written by atomic rename, mode 0600."""
+
+    name: str
+    incarnation: str
+    version: str
+    pid: int
+    start_time: int
+    owner_pid: int
+    owner_start_time: int
+    scheduler_pid: int
+    scheduler_start_time: int
+    model: str
+    sockets: dict[str, str]
+    """``client`` (ROUTER), ``telemetry`` (PUB), ``scheduler`` (pair between the two processes)."""
+    state: Literal["starting", "ready", "failed"]
+    started: float

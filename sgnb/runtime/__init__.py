@@ -1,0 +1,1 @@
+"""Runs a Program in the notebook process: functions, states, dispatcher, event log."""

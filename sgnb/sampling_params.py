@@ -1,0 +1,124 @@
+"""Sampling parameters with SGLang's names, their ranges and their check.
+
+A leaf: every package may import it. The same record is made in the notebook (from ``gen(...)``), crosses the wire and
+is read by scheduler and sampler. Everything that can be refused without a model is refused in ``make``; what needs the
+vocabulary or context size is refused in ``check_model``. No sampling code here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from sgnb.config import MAX_STOP_BYTES, MAX_STOPS
+from sgnb.errors import LimitError
+
+LATER = (
+    "n",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "regex",
+    "json_schema",
+    "ebnf",
+)
+"""Names SGLang knows and this version does not do yet: refused by name, never ignored."""
+_NEUTRAL: dict[str, Any] = {
+    "n": 1,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+}
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How one generation samples. Lengths in tokens. Defaults are SGLang's."""
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    temperature: float = 1.0
+    """Below 1e-6 means greedy."""
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    seed: int | None = None
+    ignore_eos: bool = False
+    return_logprob: bool = False
+    top_logprobs_num: int = 0
+
+    @property
+    def greedy(self) -> bool:
+        """True when the highest logit is taken, without randomness."""
+        return self.temperature < 1e-6 or self.top_k == 1
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any] | None = None) -> SamplingParams:
+        """Build from SGLang's names, refusing unknown names, wrong types and values out of range (LimitError)."""
+        given = {k: v for k, v in dict(values or {}).items() if v is not None}
+        if "sampling_seed" in given:
+            given["seed"] = given.pop("sampling_seed")
+        for key in LATER:
+            if key in given and given.pop(key) != _NEUTRAL.get(key):
+                raise LimitError(f"{key} is not supported by this version of sgnb")
+        for key in given:
+            if key not in cls.__struct_fields__:
+                raise LimitError(
+                    f"unknown sampling parameter {key!r}", hint=f"Legal: {', '.join(cls.__struct_fields__)}."
+                )
+        if isinstance(given.get("stop"), str):
+            given["stop"] = (given["stop"],)
+        for key in ("stop", "stop_token_ids"):
+            if isinstance(given.get(key), list):
+                given[key] = tuple(given[key])
+        for key in ("temperature", "top_p", "min_p"):
+            if type(given.get(key)) is int:
+                given[key] = float(given[key])
+        try:
+            return msgspec.convert(given, cls, strict=True).check()
+        except msgspec.ValidationError as error:
+            raise LimitError(f"sampling parameters: {error}") from None
+
+    def check(self) -> SamplingParams:
+        """Refuse values out of range, naming parameter, value and range. Returns self."""
+        if self.max_new_tokens < 0:
+            raise LimitError(f"max_new_tokens must be at least 0, not {self.max_new_tokens}")
+        if not 0 <= self.min_new_tokens <= max(self.max_new_tokens, 0):
+            raise LimitError(f"min_new_tokens must be in 0..max_new_tokens, not {self.min_new_tokens}")
+        if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
+            raise LimitError(f"temperature must be in 0..100, not {self.temperature}")
+        if not 0 < self.top_p <= 1:
+            raise LimitError(f"top_p must be in (0, 1], not {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise LimitError(f"min_p must be in 0..1, not {self.min_p}")
+        if self.top_k != -1 and self.top_k < 1:
+            raise LimitError(f"top_k must be -1 (all) or at least 1, not {self.top_k}")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise LimitError(f"seed must be in 0..2^63-1, not {self.seed}")
+        if not 0 <= self.top_logprobs_num <= 20:
+            raise LimitError(f"top_logprobs_num must be in 0..20, not {self.top_logprobs_num}")
+        if len(self.stop) > MAX_STOPS or len(self.stop_token_ids) > MAX_STOPS:
+            raise LimitError(f"at most {MAX_STOPS} stops are allowed")
+        for text in self.stop:
+            try:
+                size = len(text.encode())
+            except UnicodeEncodeError:
+                raise LimitError(f"stop string {text!r} is not valid Unicode") from None
+            if not size:
+                raise LimitError(
+                    'a stop string is empty; "" would stop every generation at once', hint="Remove it."
+                )
+            if size > MAX_STOP_BYTES:
+                raise LimitError(f"a stop string has {size} bytes, at most {MAX_STOP_BYTES} are allowed")
+        return self
+
+    def check_model(self, vocab_size: int) -> None:
+        """Refuse token ids outside ``0..vocab_size-1`` (LimitError), before anything is queued."""
+        for token in self.stop_token_ids:
+            if not 0 <= token < vocab_size:
+                raise LimitError(f"stop_token_ids holds {token}; legal ids are 0..{vocab_size - 1}")

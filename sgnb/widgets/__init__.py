@@ -1,0 +1,1 @@
+"""Views: folds over events. Notebook process; IPython and comms are allowed here."""
