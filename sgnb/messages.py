@@ -33,7 +33,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_fi
 # ---------------------------------------------------------------- shared parts
 
 
-class ErrorInfo(Wire):
+class ErrorInfo(Wire, frozen=True, kw_only=True):
     """An error on its way to the notebook. ``kind`` is a class name of sgnb.errors, ``code`` a stable word."""
 
     kind: str
@@ -42,7 +42,7 @@ class ErrorInfo(Wire):
     hint: str = ""
 
 
-class Label(Wire):
+class Label(Wire, frozen=True, kw_only=True):
     """What people call a request: ``<cell>.<branch> <variable>``, and its source line."""
 
     cell: str = ""
@@ -51,7 +51,7 @@ class Label(Wire):
     line: int = 0
 
 
-class Finish(Wire):
+class Finish(Wire, frozen=True, kw_only=True):
     """Why a generation ended. ``matched`` is the stop string or token id for ``stop`` and ``eos``."""
 
     type: FinishType
@@ -59,7 +59,7 @@ class Finish(Wire):
     error: ErrorInfo | None = None
 
 
-class TokenLogprob(Wire):
+class TokenLogprob(Wire, frozen=True, kw_only=True):
     """Raw model log-probability of one sampled token; ``top`` holds (logprob, id) pairs, highest first."""
 
     id: int
@@ -67,7 +67,7 @@ class TokenLogprob(Wire):
     top: list[tuple[float, int]] = []
 
 
-class RequestMeta(Wire):
+class RequestMeta(Wire, frozen=True, kw_only=True):
     """Counts in tokens, times in seconds, of one finished generation. Sent once, with its Finish."""
 
     prompt_tokens: int
@@ -84,14 +84,14 @@ class RequestMeta(Wire):
     last_step: int = -1
 
 
-class RoleTemplate(Wire):
+class RoleTemplate(Wire, frozen=True, kw_only=True):
     """The text a chat template puts before and after a turn of one role."""
 
     prefix: str
     suffix: str
 
 
-class ModelInfo(Wire):
+class ModelInfo(Wire, frozen=True, kw_only=True):
     """What a client may know of the loaded model."""
 
     model: str
@@ -115,7 +115,7 @@ class ModelInfo(Wire):
 # ---------------------------------------------------------------- client → engine
 
 
-class Hello(Wire, tag="hello"):
+class Hello(Wire, frozen=True, kw_only=True, tag="hello"):
     """First frame of a client. ``start_time`` (clock ticks since boot) guards against pid reuse."""
 
     version: int
@@ -126,34 +126,34 @@ class Hello(Wire, tag="hello"):
     """True for the kernel that launched the engine."""
 
 
-class Ping(Wire, tag="ping"):
+class Ping(Wire, frozen=True, kw_only=True, tag="ping"):
     """Renews the lease and acknowledges: ``acked`` is the count of bytes this client has read since hello."""
 
     incarnation: str
     acked: int
 
 
-class Bye(Wire, tag="bye"):
+class Bye(Wire, frozen=True, kw_only=True, tag="bye"):
     """The client leaves: abort its requests, release its sessions."""
 
     incarnation: str
 
 
-class Text(Wire, tag="text"):
+class Text(Wire, frozen=True, kw_only=True, tag="text"):
     """Program text. ``literal``: added tokens in it stay text; else it is parsed as SGLang does."""
 
     text: str
     literal: bool
 
 
-class Mark(Wire, tag="mark"):
+class Mark(Wire, frozen=True, kw_only=True, tag="mark"):
     """Begin or end of a turn; the tokenizer process puts the template's text."""
 
     role: str
     begin: bool
 
 
-class Ids(Wire, tag="ids"):
+class Ids(Wire, frozen=True, kw_only=True, tag="ids"):
     """Raw token ids, checked against the vocabulary."""
 
     ids: list[int]
@@ -162,21 +162,21 @@ class Ids(Wire, tag="ids"):
 Part = Text | Mark | Ids
 
 
-class Init(Wire, tag="init"):
+class Init(Wire, frozen=True, kw_only=True, tag="init"):
     """Open a session. ``extra_key`` separates name spaces of the cache."""
 
     sid: str
     extra_key: str = ""
 
 
-class Extend(Wire, tag="extend"):
+class Extend(Wire, frozen=True, kw_only=True, tag="extend"):
     """Append parts to the session's pending text. Nothing is computed yet."""
 
     sid: str
     parts: list[Part]
 
 
-class Decode(Wire, tag="decode"):
+class Decode(Wire, frozen=True, kw_only=True, tag="decode"):
     """Generate: tokenise all that is pending, run to a stop, keep the output in the session."""
 
     rid: str
@@ -185,7 +185,7 @@ class Decode(Wire, tag="decode"):
     label: Label = Label()
 
 
-class Release(Wire, tag="release"):
+class Release(Wire, frozen=True, kw_only=True, tag="release"):
     """Close sessions: their running requests are aborted. Idempotent."""
 
     sids: list[str]
@@ -194,14 +194,14 @@ class Release(Wire, tag="release"):
 Op = Init | Extend | Decode | Release
 
 
-class Block(Wire, tag="block"):
+class Block(Wire, frozen=True, kw_only=True, tag="block"):
     """All that a run recorded between two flushes: one message, carried out in order for each session."""
 
     incarnation: str
     ops: list[Op]
 
 
-class Abort(Wire, tag="abort"):
+class Abort(Wire, frozen=True, kw_only=True, tag="abort"):
     """Stop requests at the next step and drop what their sessions have queued. Idempotent, legal in every state.
 
     ``everything``: all requests of this client; with ``all_clients`` of the whole engine (the panel's *Abort all*).
@@ -214,7 +214,7 @@ class Abort(Wire, tag="abort"):
     all_clients: bool = False
 
 
-class Control(Wire, tag="control"):
+class Control(Wire, frozen=True, kw_only=True, tag="control"):
     """A question or command outside of programs: ``stats, flush_cache, info, requests, shutdown, tokenize, check``."""
 
     incarnation: str
@@ -229,7 +229,7 @@ ClientMessage = Hello | Ping | Bye | Block | Abort | Control
 # ---------------------------------------------------------------- engine → client
 
 
-class Progress(Wire, tag="progress"):
+class Progress(Wire, frozen=True, kw_only=True, tag="progress"):
     """A start step: ``process, tokenizer, weights, kv, ready``; ``done``/``total`` in bytes or slots, seconds since exec."""
 
     step: str
@@ -238,7 +238,7 @@ class Progress(Wire, tag="progress"):
     seconds: float
 
 
-class Welcome(Wire, tag="welcome"):
+class Welcome(Wire, frozen=True, kw_only=True, tag="welcome"):
     """Answer to hello. ``info`` is there once the engine is ready; until then Progress frames follow."""
 
     incarnation: str
@@ -255,28 +255,28 @@ class Welcome(Wire, tag="welcome"):
     info: ModelInfo | None = None
 
 
-class Ready(Wire, tag="ready"):
+class Ready(Wire, frozen=True, kw_only=True, tag="ready"):
     """The model is loaded; requests queued before run now."""
 
     incarnation: str
     info: ModelInfo
 
 
-class Refused(Wire, tag="refused"):
+class Refused(Wire, frozen=True, kw_only=True, tag="refused"):
     """Hello was refused (version), or the engine could not start; it ends after this."""
 
     incarnation: str
     error: ErrorInfo
 
 
-class Dropped(Wire, tag="dropped"):
+class Dropped(Wire, frozen=True, kw_only=True, tag="dropped"):
     """This client did not read or its lease ran out: its requests are aborted, it must hello again."""
 
     incarnation: str
     reason: str
 
 
-class Chunk(Wire, tag="chunk"):
+class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     """New output of one request: whole characters only, never part of a stop string. ``finish`` comes once, last."""
 
     rid: str
@@ -294,14 +294,14 @@ class Chunk(Wire, tag="chunk"):
     """With the last chunk: the output tokens that the session keeps, likewise only for ``Engine.generate``."""
 
 
-class Chunks(Wire, tag="chunks"):
+class Chunks(Wire, frozen=True, kw_only=True, tag="chunks"):
     """All that one step has for one client."""
 
     incarnation: str
     items: list[Chunk]
 
 
-class OpFailed(Wire, tag="opfailed"):
+class OpFailed(Wire, frozen=True, kw_only=True, tag="opfailed"):
     """Init or Extend of a session failed: the session is poisoned, its later ops fail with this cause."""
 
     incarnation: str
@@ -309,7 +309,7 @@ class OpFailed(Wire, tag="opfailed"):
     error: ErrorInfo
 
 
-class Reply(Wire, tag="reply"):
+class Reply(Wire, frozen=True, kw_only=True, tag="reply"):
     """Answer to Control ``id``."""
 
     incarnation: str
@@ -318,7 +318,7 @@ class Reply(Wire, tag="reply"):
     error: ErrorInfo | None = None
 
 
-class Pong(Wire, tag="pong"):
+class Pong(Wire, frozen=True, kw_only=True, tag="pong"):
     """Answer to Ping."""
 
     incarnation: str
@@ -330,7 +330,7 @@ ServerMessage = Welcome | Progress | Ready | Refused | Dropped | Chunks | OpFail
 # ---------------------------------------------------------------- tokenizer process → scheduler process
 
 
-class SessionOpen(Wire, tag="s.open"):
+class SessionOpen(Wire, frozen=True, kw_only=True, tag="s.open"):
     """A new session; ``client`` owns it."""
 
     sid: str
@@ -338,14 +338,14 @@ class SessionOpen(Wire, tag="s.open"):
     extra_key: str = ""
 
 
-class SessionExtend(Wire, tag="s.extend"):
+class SessionExtend(Wire, frozen=True, kw_only=True, tag="s.extend"):
     """Ids whose border is settled (long pending text); bound to the cached prefix, computed at the next decode."""
 
     sid: str
     ids: list[int]
 
 
-class SessionDecode(Wire, tag="s.decode"):
+class SessionDecode(Wire, frozen=True, kw_only=True, tag="s.decode"):
     """A generation: ``ids`` is all that was pending. ``stops`` are the stop strings in bytes, in list order."""
 
     rid: str
@@ -360,25 +360,25 @@ class SessionDecode(Wire, tag="s.decode"):
     label: Label
 
 
-class SessionClose(Wire, tag="s.close"):
+class SessionClose(Wire, frozen=True, kw_only=True, tag="s.close"):
     """Forget sessions; abort what they run."""
 
     sids: list[str]
 
 
-class AbortReqs(Wire, tag="s.abort"):
+class AbortReqs(Wire, frozen=True, kw_only=True, tag="s.abort"):
     """Abort by request id."""
 
     rids: list[str]
 
 
-class ClientGone(Wire, tag="s.gone"):
+class ClientGone(Wire, frozen=True, kw_only=True, tag="s.gone"):
     """A client left or died: abort its requests, forget its sessions."""
 
     client: int
 
 
-class SchedulerControl(Wire, tag="s.control"):
+class SchedulerControl(Wire, frozen=True, kw_only=True, tag="s.control"):
     """A Control passed on: ``stats, flush_cache, requests``."""
 
     client: int
@@ -387,13 +387,13 @@ class SchedulerControl(Wire, tag="s.control"):
     args: dict[str, Any] = {}
 
 
-class Stop(Wire, tag="s.stop"):
+class Stop(Wire, frozen=True, kw_only=True, tag="s.stop"):
     """End the scheduler process."""
 
     reason: str
 
 
-class TokenTable(Wire, tag="s.table"):
+class TokenTable(Wire, frozen=True, kw_only=True, tag="s.table"):
     """Bytes of each token id, once at start: the scheduler finds stop strings with it."""
 
     table: list[bytes]
@@ -415,7 +415,7 @@ SchedulerInput = (
 # ---------------------------------------------------------------- scheduler process → tokenizer process
 
 
-class ReqOutput(Wire):
+class ReqOutput(Wire, frozen=True, kw_only=True):
     """What one step has for one request. ``visible`` is the count of output *bytes* that may be shown so far:
     held-back prefixes of stop strings are beyond it, and at the end it is the exact cut."""
 
@@ -432,13 +432,13 @@ class ReqOutput(Wire):
     output_ids: list[int] = []
 
 
-class BatchOutput(Wire, tag="b.out"):
+class BatchOutput(Wire, frozen=True, kw_only=True, tag="b.out"):
     """All outputs of one step."""
 
     items: list[ReqOutput]
 
 
-class SchedulerReply(Wire, tag="b.reply"):
+class SchedulerReply(Wire, frozen=True, kw_only=True, tag="b.reply"):
     """Answer to SchedulerControl."""
 
     client: int
@@ -447,7 +447,7 @@ class SchedulerReply(Wire, tag="b.reply"):
     error: ErrorInfo | None = None
 
 
-class SchedulerProgress(Wire, tag="b.progress"):
+class SchedulerProgress(Wire, frozen=True, kw_only=True, tag="b.progress"):
     """A start step of the scheduler process: ``weights`` in bytes, ``kv`` in slots."""
 
     step: str
@@ -455,7 +455,7 @@ class SchedulerProgress(Wire, tag="b.progress"):
     total: int
 
 
-class SchedulerReady(Wire, tag="b.ready"):
+class SchedulerReady(Wire, frozen=True, kw_only=True, tag="b.ready"):
     """The model is loaded and the pool is there."""
 
     vocab_size: int
@@ -466,7 +466,7 @@ class SchedulerReady(Wire, tag="b.ready"):
     attention_backend: str
 
 
-class SchedulerFailed(Wire, tag="b.failed"):
+class SchedulerFailed(Wire, frozen=True, kw_only=True, tag="b.failed"):
     """Could not start, or met a fault it cannot survive; it ends after this."""
 
     error: ErrorInfo
@@ -478,7 +478,7 @@ SchedulerOutput = BatchOutput | SchedulerReply | SchedulerProgress | SchedulerRe
 # ---------------------------------------------------------------- scheduler → model runner (the runner seam)
 
 
-class ModelWorkerBatch(Wire):
+class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     """One forward pass: plain ints and lists, nothing shared with the scheduler. B rows.
 
     An *extend* row computes ``input_ids`` after ``prefix_len`` cached tokens; a *decode* row has one input id.
@@ -510,7 +510,7 @@ class ModelWorkerBatch(Wire):
     """The grammar's mask, B × ceil(vocab/32) little-endian int32; None: no grammar in the batch."""
 
 
-class ModelWorkerOutput(Wire):
+class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
     """Result of a ModelWorkerBatch, row by row. ``next_token_ids`` is -1 where nothing was drawn."""
 
     step: int
@@ -525,7 +525,7 @@ class ModelWorkerOutput(Wire):
 # ---------------------------------------------------------------- telemetry
 
 
-class EngineStats(Wire, tag="stats"):
+class EngineStats(Wire, frozen=True, kw_only=True, tag="stats"):
     """SGLang's metric names. Counts; ``token_usage`` and ``cache_hit_rate`` are shares 0..1; throughput in tokens/s."""
 
     time: float
@@ -551,7 +551,7 @@ class EngineStats(Wire, tag="stats"):
     evicted_tokens_total: int
 
 
-class RequestEvent(Wire, tag="request"):
+class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
     """A request changed state. Lengths and ids only, never text or token ids."""
 
     time: float
@@ -568,14 +568,14 @@ class RequestEvent(Wire, tag="request"):
 TelemetryEvent = EngineStats | RequestEvent
 
 
-class Numbered(Wire):
+class Numbered(Wire, frozen=True, kw_only=True):
     """One event with its number; numbers have no holes, so a gap is seen."""
 
     seq: int
     event: TelemetryEvent
 
 
-class TelemetryFrame(Wire):
+class TelemetryFrame(Wire, frozen=True, kw_only=True):
     """Heartbeat every 250 ms, and events as they come. ``last_seq`` shows a lost tail."""
 
     incarnation: str
@@ -587,7 +587,7 @@ class TelemetryFrame(Wire):
 # ---------------------------------------------------------------- run folder
 
 
-class EngineRecord(Wire):
+class EngineRecord(Wire, frozen=True, kw_only=True):
     """``engine.json``: who runs here. Written by atomic rename, mode 0600."""
 
     name: str
