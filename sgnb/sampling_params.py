@@ -35,7 +35,7 @@ _NEUTRAL: dict[str, Any] = {
 }
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one generation samples. Lengths in tokens. Defaults are SGLang's."""
 
     max_new_tokens: int = 128
