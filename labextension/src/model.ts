@@ -1,0 +1,406 @@
+/**
+ * What the panel knows: it owns the comm to the followed kernel and says when something changed.
+ *
+ * No DOM here. The view reads `phase`, `state`, `history` and draws; commands call `send`.
+ * The comm runs on a kernel subshell where the kernel has them, so that it answers while a cell runs.
+ */
+
+import type { ISessionContext } from '@jupyterlab/apputils';
+import type { Kernel, KernelMessage } from '@jupyterlab/services';
+import type { JSONObject } from '@lumino/coreutils';
+import { UUID } from '@lumino/coreutils';
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { ANNOUNCE, HEARTBEAT_SECONDS, IState, IStats, readLog, readState, TARGET, Verb } from './protocol';
+
+export type Phase =
+  | 'no-kernel'
+  | 'kernel-gone'
+  | 'connecting'
+  | 'busy'
+  | 'not-loaded'
+  | 'no-engine'
+  | 'starting'
+  | 'idle'
+  | 'running'
+  | 'died'
+  | 'failed'
+  | 'restarting';
+
+/** Samples kept for the sparklines, one a second. */
+export const HISTORY_SAMPLES = 60;
+
+const SUBSHELL_TIMEOUT_MS = 3000;
+const ANSWER_TIMEOUT_MS = 1500;
+const SILENCE_LIMIT_MS = 3 * HEARTBEAT_SECONDS * 1000;
+const MESSAGE_MS = 4000;
+
+/** What newer JupyterLabs add to comms and kernels, absent from their interfaces. */
+interface ISubshellComm {
+  subshellStarted?: Promise<void>;
+  commsOverSubshells?: string;
+}
+
+export class PanelModel {
+  constructor() {
+    this._ticker = window.setInterval(() => this._tick(), 1000);
+  }
+
+  /** Emitted after any change, at most once per message and once a second. */
+  get stateChanged(): ISignal<this, void> {
+    return this._stateChanged;
+  }
+
+  /** Emitted with the lines of the engine's log, after the verb `log`. */
+  get logReceived(): ISignal<this, string[]> {
+    return this._logReceived;
+  }
+
+  get phase(): Phase {
+    return this._phase;
+  }
+
+  get state(): IState | null {
+    return this._state;
+  }
+
+  get history(): readonly IStats[] {
+    return this._history;
+  }
+
+  /** The name of the followed notebook or console, or an empty text. */
+  get title(): string {
+    return this._context?.name ?? '';
+  }
+
+  /** What the kernel last said about an action; empty again after four seconds. */
+  get message(): string {
+    return Date.now() < this._messageUntil ? this._message : '';
+  }
+
+  get kernelBusy(): boolean {
+    return this._kernel?.status === 'busy';
+  }
+
+  get isDisposed(): boolean {
+    return this._disposed;
+  }
+
+  /** When the followed kernel was found dead, in milliseconds since the epoch. */
+  get goneAt(): number {
+    return this._goneAt;
+  }
+
+  /** Seconds since the engine's last change of state, by the kernel's clock. */
+  get seconds(): number {
+    const since = this._state?.engine?.since ?? 0;
+    return since > 0 ? (Date.now() - this._clockOffset) / 1000 - since : 0;
+  }
+
+  /** The moment of the engine's last change of state, by this computer's clock. */
+  get sinceMillis(): number {
+    return (this._state?.engine?.since ?? 0) * 1000 + this._clockOffset;
+  }
+
+  /** Follow the kernel of a notebook or console; null follows nothing. */
+  follow(context: ISessionContext | null): void {
+    if (context === this._context) {
+      return;
+    }
+    this._unwatch();
+    this._context = context;
+    if (context) {
+      context.kernelChanged.connect(this._onKernelChanged, this);
+      context.statusChanged.connect(this._onStatusChanged, this);
+      context.propertyChanged.connect(this._emit, this);
+      context.disposed.connect(this._onContextDisposed, this);
+    }
+    this._start();
+  }
+
+  /** Answer the kernel's announcement at the end of `%load_ext sgnb`, for any open notebook or console. */
+  listen(kernel: Kernel.IKernelConnection): void {
+    kernel.registerCommTarget(ANNOUNCE, comm => {
+      // Its subshell is still being made: a comm disposed earlier would leave that behind in the kernel.
+      void within((comm as ISubshellComm).subshellStarted, SUBSHELL_TIMEOUT_MS).then(() => {
+        if (!comm.isDisposed) {
+          comm.dispose();
+        }
+      });
+      if (kernel === this._kernel && this._phase !== 'connecting') {
+        void this._attach();
+      }
+    });
+  }
+
+  /** Send one command to the kernel; false when nothing listens. */
+  send(verb: Verb, args: JSONObject = {}): boolean {
+    if (!this._comm || this._comm.isDisposed || !this._opened || !this._kernel || this._kernel.isDisposed) {
+      return false;
+    }
+    this._comm.send({ verb, ...args });
+    return true;
+  }
+
+  /** Run `%load_ext sgnb` in the followed kernel; it waits there for the running cell. */
+  async loadExtension(): Promise<void> {
+    const kernel = this._kernel;
+    if (!kernel) {
+      return;
+    }
+    const future = kernel.requestExecute({ code: '%load_ext sgnb', silent: true, store_history: false });
+    await future.done;
+    if (kernel === this._kernel && this._phase === 'not-loaded') {
+      await this._attach();
+    }
+  }
+
+  dispose(): void {
+    if (this._disposed) {
+      return;
+    }
+    this._disposed = true;
+    window.clearInterval(this._ticker);
+    this._unwatch();
+    Signal.clearData(this);
+  }
+
+  private _unwatch(): void {
+    const context = this._context;
+    if (context) {
+      context.kernelChanged.disconnect(this._onKernelChanged, this);
+      context.statusChanged.disconnect(this._onStatusChanged, this);
+      context.propertyChanged.disconnect(this._emit, this);
+      context.disposed.disconnect(this._onContextDisposed, this);
+    }
+    this._detach();
+    this._context = null;
+    this._kernel = null;
+  }
+
+  /** Begin anew with the context's present kernel: nothing of the last one is shown. */
+  private _start(): void {
+    this._detach();
+    this._kernel = this._context?.session?.kernel ?? null;
+    this._state = null;
+    this._history = [];
+    this._message = '';
+    if (this._kernel) {
+      void this._attach();
+    } else {
+      this._setPhase('no-kernel');
+    }
+  }
+
+  private _onContextDisposed(): void {
+    this.follow(null);
+  }
+
+  private _onKernelChanged(): void {
+    this._start();
+  }
+
+  private _onStatusChanged(_: ISessionContext, status: Kernel.Status): void {
+    if (status === 'restarting' || status === 'autorestarting') {
+      this._detach();
+      this._setPhase('restarting');
+    } else if (status === 'dead') {
+      this._detach();
+      this._goneAt = Date.now();
+      this._setPhase('kernel-gone');
+    } else if ((this._phase === 'restarting' || this._phase === 'kernel-gone') && status !== 'unknown') {
+      this._start();
+    } else if (this._phase === 'busy' && status === 'idle') {
+      this._setPhase('connecting');
+    } else {
+      this._emit();
+    }
+  }
+
+  /** Close the comm and forget it; the engine and its last state are left alone. */
+  private _detach(): void {
+    this._turn += 1;
+    const comm = this._comm;
+    const opened = this._opened;
+    this._comm = null;
+    this._opened = false;
+    if (!comm || comm.isDisposed) {
+      return;
+    }
+    comm.onClose = () => undefined;
+    if (opened && this._kernel && !this._kernel.isDisposed && this._kernel.status !== 'dead') {
+      comm.close();
+    } else {
+      comm.dispose();
+    }
+  }
+
+  private async _attach(): Promise<void> {
+    this._detach();
+    const kernel = this._kernel;
+    if (!kernel || kernel.isDisposed) {
+      return;
+    }
+    const turn = this._turn;
+    if (this._phase !== 'restarting') {
+      this._setPhase('connecting');
+    }
+    try {
+      // Without the kernel's info it is not known to have subshells, and the comm would wait for the cell.
+      await kernel.info;
+    } catch {
+      return;
+    }
+    if (turn !== this._turn || kernel.isDisposed || !kernel.handleComms) {
+      return;
+    }
+    const comm = kernel.createComm(TARGET);
+    this._comm = comm;
+    comm.onMsg = message => this._onMessage(turn, message);
+    comm.onClose = () => this._onClosed(turn, comm);
+    const extra = comm as ISubshellComm;
+    const subshells = (kernel as { supportsSubshells?: boolean }).supportsSubshells === true;
+    if (subshells && extra.commsOverSubshells !== 'disabled') {
+      await within(extra.subshellStarted, SUBSHELL_TIMEOUT_MS);
+    }
+    if (turn !== this._turn || comm.isDisposed || kernel.isDisposed) {
+      return;
+    }
+    this._heardAt = Date.now();
+    this._opened = true;
+    comm.open({ version: 1, client: this._client });
+    window.setTimeout(() => {
+      if (turn === this._turn && this._opened && this._phase === 'connecting' && this.kernelBusy) {
+        this._setPhase('busy');
+      }
+    }, ANSWER_TIMEOUT_MS);
+  }
+
+  private _onMessage(turn: number, message: KernelMessage.ICommMsgMsg): void {
+    if (turn !== this._turn) {
+      return;
+    }
+    this._heardAt = Date.now();
+    const data = message.content.data;
+    const lines = readLog(data);
+    if (lines) {
+      this._logReceived.emit(lines);
+      return;
+    }
+    const state = readState(data);
+    if (!state) {
+      return;
+    }
+    const sent = Date.parse(message.header.date);
+    if (Number.isFinite(sent)) {
+      this._clockOffset = this._heardAt - sent;
+    }
+    const last = this._state?.engine;
+    if (state.engine?.state === 'starting' && last?.state !== 'starting') {
+      this._history = [];
+    }
+    if (state.message && state.message !== this._state?.message) {
+      this._message = state.message;
+      this._messageUntil = Date.now() + MESSAGE_MS;
+    }
+    this._state = state;
+    this.send('ack', { seq: state.seq });
+    this._setPhase(phaseOf(state));
+  }
+
+  private _onClosed(turn: number, comm: Kernel.IComm): void {
+    if (!comm.isDisposed) {
+      comm.dispose();
+    }
+    if (turn !== this._turn) {
+      return;
+    }
+    this._comm = null;
+    this._opened = false;
+    this._state = null;
+    this._history = [];
+    this._setPhase('not-loaded');
+  }
+
+  private _tick(): void {
+    const now = Date.now();
+    if (this._opened) {
+      if (now - this._pingedAt >= HEARTBEAT_SECONDS * 1000) {
+        this._pingedAt = now;
+        this.send('ping');
+      }
+      if (now - this._heardAt > SILENCE_LIMIT_MS) {
+        if (this.kernelBusy) {
+          this._setPhase('busy');
+        } else {
+          void this._attach();
+        }
+      }
+    }
+    const stats = this._state?.stats;
+    if (stats && (this._phase === 'idle' || this._phase === 'running')) {
+      this._history = [...this._history.slice(1 - HISTORY_SAMPLES), stats];
+    }
+    this._emit();
+  }
+
+  private _setPhase(phase: Phase): void {
+    this._phase = phase;
+    this._emit();
+  }
+
+  private _emit(): void {
+    if (!this._disposed) {
+      this._stateChanged.emit();
+    }
+  }
+
+  private _context: ISessionContext | null = null;
+  private _kernel: Kernel.IKernelConnection | null = null;
+  private _comm: Kernel.IComm | null = null;
+  private _opened = false;
+  /** Counts attachments: what belongs to an earlier one is ignored. */
+  private _turn = 0;
+  private _phase: Phase = 'no-kernel';
+  private _state: IState | null = null;
+  private _history: IStats[] = [];
+  private _message = '';
+  private _messageUntil = 0;
+  private _clockOffset = 0;
+  private _goneAt = 0;
+  private _heardAt = 0;
+  private _pingedAt = 0;
+  private _disposed = false;
+  private readonly _client = UUID.uuid4();
+  private readonly _ticker: number;
+  private readonly _stateChanged = new Signal<this, void>(this);
+  private readonly _logReceived = new Signal<this, string[]>(this);
+}
+
+function phaseOf(state: IState): Phase {
+  switch (state.engine?.state) {
+    case 'starting':
+      return 'starting';
+    case 'running':
+      return 'running';
+    case 'idle':
+      return (state.stats?.running ?? 0) > 0 ? 'running' : 'idle';
+    case 'died':
+      return 'died';
+    case 'failed':
+      return 'failed';
+    default:
+      return 'no-engine';
+  }
+}
+
+/** Wait for a promise, but no longer than `millis`, and whether or not it is there or fails. */
+async function within(promise: Promise<void> | undefined, millis: number): Promise<void> {
+  if (!promise) {
+    return;
+  }
+  await Promise.race([
+    promise.catch(() => undefined),
+    new Promise<void>(resolve => window.setTimeout(resolve, millis))
+  ]);
+}

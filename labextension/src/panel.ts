@@ -1,0 +1,90 @@
+/**
+ * The side panel and the log pane as Lumino widgets: they own the life of the view and draw only while shown.
+ */
+
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { LabIcon } from '@jupyterlab/ui-components';
+import { Message } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+
+import iconText from '../style/icon.svg';
+import type { PanelModel } from './model';
+import { IPanelActions, PanelView } from './view';
+
+/** Three columns of an icicle, in the colour of the other icons. */
+export const panelIcon = new LabIcon({ name: 'sgnb:panel', svgstr: iconText });
+
+export class SidePanel extends Widget {
+  constructor(
+    readonly model: PanelModel,
+    actions: IPanelActions,
+    trans: TranslationBundle
+  ) {
+    super();
+    this.id = 'sgnb-panel';
+    this.addClass('sgnb-Panel');
+    this.title.icon = panelIcon;
+    this.title.caption = trans.__('sgnb: engine of this notebook');
+    this.node.setAttribute('role', 'region');
+    this.node.setAttribute('aria-label', trans.__('sgnb engine'));
+    this.view = new PanelView(model, actions, trans);
+    this.node.append(this.view.node);
+    model.stateChanged.connect(this._onChange, this);
+  }
+
+  readonly view: PanelView;
+
+  dispose(): void {
+    if (!this.isDisposed) {
+      this.model.stateChanged.disconnect(this._onChange, this);
+      super.dispose();
+    }
+  }
+
+  protected onAfterShow(message: Message): void {
+    super.onAfterShow(message);
+    this.update();
+  }
+
+  protected onUpdateRequest(message: Message): void {
+    super.onUpdateRequest(message);
+    if (this.isVisible) {
+      this.view.update();
+    }
+  }
+
+  private _onChange(): void {
+    if (this.isVisible) {
+      this.update();
+    }
+  }
+}
+
+/** The engine's log in a pane of its own: the last lines, as text. */
+export class LogPane extends Widget {
+  constructor(trans: TranslationBundle) {
+    super();
+    this.id = 'sgnb-log';
+    this.addClass('sgnb-Log');
+    this.title.label = trans.__('Engine log');
+    this.title.icon = panelIcon;
+    this.title.closable = true;
+    this._text = document.createElement('pre');
+    this._text.tabIndex = 0;
+    this._text.setAttribute('role', 'log');
+    this._text.setAttribute('aria-label', trans.__('Engine log'));
+    this._text.textContent = trans.__('The log is empty.');
+    this.node.append(this._text);
+  }
+
+  /** Show `lines`; stays at the end unless the reader scrolled up. */
+  setLines(lines: readonly string[]): void {
+    const pinned = this.node.scrollTop + this.node.clientHeight >= this.node.scrollHeight - 24;
+    this._text.textContent = lines.join('\n');
+    if (pinned) {
+      this.node.scrollTop = this.node.scrollHeight;
+    }
+  }
+
+  private readonly _text: HTMLPreElement;
+}
