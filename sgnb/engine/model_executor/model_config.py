@@ -99,14 +99,12 @@ class _Values:
         self.where = where
         self.values = values
 
-    def integer(self, key: str, default: int | None = None, *, low: int = 1) -> int:
+    def integer(self, key: str, default: int | None = None, *, high: int = _MAX) -> int:
         value = self.values.get(key)
         if value is None and default is not None:
             return default
-        if type(value) is not int or not low <= value <= _MAX:
-            raise ModelFileError(
-                f"{self.where}: {key}: expected a whole number {low}..{_MAX}, found {value!r}"
-            )
+        if type(value) is not int or not 1 <= value <= high:
+            raise ModelFileError(f"{self.where}: {key}: expected a whole number 1..{high}, found {value!r}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
