@@ -1,0 +1,65 @@
+"""Free slots of the KV pool, one token a slot.
+
+Role: hands out slot numbers ``0 … size-1`` and takes them back, noticing every slot given back twice. Scheduler process;
+called by the radix cache (evict), by ``ReqKV`` (free) and by the batch (alloc). No memory and no policy of eviction here.
+
+    free stack  [ ………… deepest | …………… | top ]      available = its height
+    is_free     one flag a slot; a slot is in the stack exactly when its flag is set
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sgnb.engine.mem_cache.base import BaseAllocator, IntArray, IntegrityError, OutOfSlots
+
+
+class TokenAllocator(BaseAllocator):
+    """A stack of free slots: last freed, first used, in ascending runs as long as the pool is young."""
+
+    page_size = 1
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"a KV pool needs at least 1 slot, not {size}")
+        self.size = size
+        self._stack: IntArray = np.arange(size - 1, -1, -1, dtype=np.int32)
+        self._is_free = np.ones(size, dtype=np.bool_)
+        self._top = size
+
+    @property
+    def available(self) -> int:
+        """Slots that ``alloc`` can give now."""
+        return self._top
+
+    def alloc(self, count: int) -> list[int]:
+        """Take ``count`` slots; raises OutOfSlots and takes none when they are not there."""
+        if count > self._top:
+            raise OutOfSlots(f"{count} KV slots are needed, {self._top} of {self.size} are free")
+        taken = self._stack[self._top - count : self._top][::-1]
+        self._top -= count
+        self._is_free[taken] = False
+        out: list[int] = taken.tolist()
+        return out
+
+    def free(self, slots: Sequence[int] | IntArray) -> None:
+        """Give slots back; raises IntegrityError for a slot that is free already or foreign."""
+        if not len(slots):
+            return
+        given = np.asarray(slots, dtype=np.int32)
+        if int(given.min()) < 0 or int(given.max()) >= self.size:
+            raise IntegrityError(f"slots outside 0..{self.size - 1} are given back: {given.tolist()[:8]}")
+        if self._is_free[given].any() or len(np.unique(given)) != len(given):
+            twice = given[self._is_free[given]].tolist() or given.tolist()
+            raise IntegrityError(f"double free of KV slots, first of them: {twice[:8]}")
+        self._is_free[given] = True
+        self._stack[self._top : self._top + len(given)] = given[::-1]
+        self._top += len(given)
+
+    def check(self) -> None:
+        """Raise IntegrityError when stack and flags disagree."""
+        flagged = int(self._is_free.sum())
+        if flagged != self._top or not self._is_free[self._stack[: self._top]].all():
+            raise IntegrityError(f"allocator: {self._top} slots on the stack, {flagged} flagged as free")

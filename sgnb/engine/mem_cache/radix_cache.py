@@ -1,0 +1,343 @@
+"""Radix tree over token ids: which prefixes have their KV in the pool, and in which slots.
+
+Role: the prefix cache of the engine. Scheduler process; called through ``ReqKV``, ``Session`` and ``SchedulePolicy``.
+Arrays are compared whole (numpy), never token by token. No request, no clock and no message here: last use is a counter.
+
+A node holds an edge, ``key`` (token ids) and ``value`` (their slots), of equal length. From a root down::
+
+    root ──[a b c]── ──[d e]──            prefix a b c d e, slots = value + value
+              └──────[x y z]──            children of a node differ in the first token of their key
+
+Invariants, checked by ``check`` and by a state machine in the tests:
+    evictable_size + protected_size == sum of len(value);   protected ⇔ lock_ref > 0
+    lock_ref(node) ≥ sum of lock_ref over its children;     a lock counts on the whole path up to the root
+    no edge is empty but the root's;                        eviction takes unlocked leaves, least recently used first
+A split of ``[a b c]`` at 1 makes a *new upper* node ``[a]`` with the same lock_ref; the old node keeps its identity and
+becomes ``[b c]``, so a handle to it still names the same prefix.
+
+Sessions hold *soft* references: such a leaf is evicted after every plain one, but it never blocks. When it goes, the
+reference moves to its parent (``resolve``). Each name space (``extra_key``) has a root of its own: prefixes of different
+name spaces can never meet.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from sgnb.engine.mem_cache.base import (
+    BaseAllocator,
+    BasePrefixCache,
+    FlushResult,
+    InsertResult,
+    IntArray,
+    IntegrityError,
+    MatchResult,
+    PeekResult,
+)
+
+_EMPTY: IntArray = np.empty(0, dtype=np.int32)
+_HeapKey = tuple[bool, int, int]
+
+
+class TreeNode:
+    """One edge of the tree. ``parent`` of a dead (evicted) node still points to where its prefix now ends."""
+
+    __slots__ = (
+        "alive",
+        "children",
+        "doomed",
+        "extra_key",
+        "heap_key",
+        "id",
+        "key",
+        "last_access",
+        "lock_ref",
+        "parent",
+        "soft_ref",
+        "value",
+    )
+
+    def __init__(
+        self, parent: TreeNode | None, key: IntArray, value: IntArray, extra_key: str, id: int
+    ) -> None:
+        self.parent = parent
+        self.key = key
+        self.value = value
+        self.extra_key = extra_key
+        self.id = id
+        self.children: dict[int, TreeNode] = {}
+        self.lock_ref = 0
+        self.soft_ref = 0
+        self.last_access = 0
+        self.heap_key: _HeapKey | None = None
+        self.doomed = False
+        self.alive = True
+
+    @property
+    def evictable(self) -> bool:
+        """An unlocked leaf of the tree; roots never are."""
+        return self.alive and not self.lock_ref and not self.children and self.parent is not None
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+
+class RadixCache(BasePrefixCache):
+    """The tree, its sizes and its eviction. ``disabled`` keeps the contract and stores nothing."""
+
+    def __init__(self, allocator: BaseAllocator, disabled: bool = False) -> None:
+        self.allocator = allocator
+        self.disabled = disabled
+        self.evictable_size = 0
+        self.protected_size = 0
+        self.epoch = 0
+        self.evicted_total = 0
+        self._roots: dict[str, TreeNode] = {}
+        self._tick = 0
+        self._ids = 0
+        self._pushes = 0
+        self._heap: list[tuple[_HeapKey, int, TreeNode]] = []
+
+    # ------------------------------------------------------------ match and insert
+
+    def match_prefix(self, ids: IntArray, extra_key: str = "", renew: bool = True) -> MatchResult:
+        """Longest cached prefix of ``ids``; splits the node in which it ends, refreshes last use on the path.
+
+        ``renew``: a new user of the prefix, which takes it out of an earlier flush.
+        """
+        node, _, values = self._descend(ids, extra_key)
+        if renew:
+            for above in _path(node):
+                above.doomed = False
+        return MatchResult(np.concatenate(values) if values else _EMPTY, node)
+
+    def peek(self, ids: IntArray, extra_key: str = "") -> PeekResult:
+        """Length of the longest cached prefix; changes nothing."""
+        node, pos = self._roots.get(extra_key) or TreeNode(None, _EMPTY, _EMPTY, extra_key, -1), 0
+        while pos < len(ids):
+            child = node.children.get(int(ids[pos]))
+            if child is None:
+                break
+            common = _common(child.key, ids, pos)
+            pos, node = pos + common, child
+            if common < len(child):
+                break
+        return PeekResult(pos, node)
+
+    def insert(self, ids: IntArray, slots: Sequence[int] | IntArray, extra_key: str = "") -> InsertResult:
+        """Store ``slots`` as the KV of ``ids``; what exists keeps its own slots."""
+        if self.disabled:
+            return InsertResult(0, 0, self._root(extra_key))
+        node, existing, _ = self._descend(ids, extra_key)
+        if existing < len(ids):
+            value = np.array(slots[existing:], dtype=np.int32)
+            child = self._new_node(node, ids[existing:].copy(), value, extra_key)
+            child.last_access, child.doomed = self._tick, node.doomed
+            node.children[int(child.key[0])] = child
+            self.evictable_size += len(child)
+            self.epoch += 1
+            self._push(child)
+            node = child
+        return InsertResult(existing, len(ids), node)
+
+    def _descend(self, ids: IntArray, extra_key: str) -> tuple[TreeNode, int, list[IntArray]]:
+        """Walk down as far as ``ids`` go, splitting at the end: (last node, matched length, its slots by node)."""
+        self._tick += 1
+        node, pos, values = self._root(extra_key), 0, []
+        while pos < len(ids):
+            child = node.children.get(int(ids[pos]))
+            if child is None:
+                break
+            common = _common(child.key, ids, pos)
+            if common < len(child):
+                child = self._split(child, common)
+            child.last_access = self._tick
+            values.append(child.value)
+            pos, node = pos + common, child
+        return node, pos, values
+
+    def _split(self, node: TreeNode, length: int) -> TreeNode:
+        """Cut an edge; returns the new upper node, which ends after ``length`` tokens."""
+        parent = node.parent
+        assert parent is not None and 0 < length < len(node), "split inside an edge only"
+        upper = self._new_node(parent, node.key[:length], node.value[:length], node.extra_key)
+        upper.lock_ref, upper.last_access, upper.doomed = node.lock_ref, node.last_access, node.doomed
+        parent.children[int(upper.key[0])] = upper
+        node.key, node.value, node.parent = node.key[length:], node.value[length:], upper
+        upper.children[int(node.key[0])] = node
+        return upper
+
+    def _new_node(self, parent: TreeNode | None, key: IntArray, value: IntArray, extra_key: str) -> TreeNode:
+        self._ids += 1
+        return TreeNode(parent, key, value, extra_key, self._ids)
+
+    # ------------------------------------------------------------ locks and soft references
+
+    def lock(self, node: TreeNode) -> None:
+        """Protect the path from ``node`` to its root, until ``unlock``."""
+        if not node.alive:
+            raise IntegrityError(f"lock of evicted node {node.id}")
+        for above in _path(node):
+            if not above.lock_ref:
+                self.evictable_size -= len(above)
+                self.protected_size += len(above)
+            above.lock_ref += 1
+
+    def unlock(self, node: TreeNode) -> None:
+        """Undo one ``lock``; flushed nodes leave now if this was the last one."""
+        for above in list(_path(node)):
+            if above.lock_ref < 1:
+                raise IntegrityError(f"unlock of node {above.id}, which nobody locks")
+            above.lock_ref -= 1
+            if above.lock_ref:
+                continue
+            self.evictable_size += len(above)
+            self.protected_size -= len(above)
+            if above.evictable:
+                if above.doomed:
+                    self._remove(above)
+                else:
+                    self._push(above)
+            self._forget_root(above)
+
+    def soft_ref(self, node: TreeNode) -> None:
+        """Note a session's interest: evicted after every plain node, but never blocking."""
+        node.soft_ref += 1
+
+    def soft_unref(self, node: TreeNode) -> None:
+        """Undo one ``soft_ref`` (of the node that ``resolve`` gives)."""
+        if node.soft_ref < 1:
+            raise IntegrityError(f"soft reference of node {node.id} is given back twice")
+        node.soft_ref -= 1
+        if node.evictable:
+            self._push(node)
+        self._forget_root(node)
+
+    def resolve(self, node: TreeNode) -> TreeNode:
+        """Where a soft reference lies now: the node itself, or the nearest one above that is left."""
+        while not node.alive and node.parent is not None:
+            node = node.parent
+        return node
+
+    # ------------------------------------------------------------ eviction
+
+    def evict(self, count: int) -> int:
+        """Free at least ``count`` slots of unlocked leaves, if there are so many, oldest use first."""
+        freed = 0
+        while freed < count and self._heap:
+            key, _, node = heapq.heappop(self._heap)
+            if key != node.heap_key:
+                continue  # superseded by a smaller entry
+            node.heap_key = None
+            if not node.evictable:
+                continue  # comes back when it is an unlocked leaf again
+            if self._order(node) > key:
+                self._push(node)  # used since it was pushed
+                continue
+            freed += len(node)
+            self._remove(node)
+        self.evicted_total += freed
+        return freed
+
+    def flush(self) -> FlushResult:
+        """Free what is unlocked at once; what is locked now leaves when it is unlocked."""
+        for node in self.nodes():
+            node.doomed = node.lock_ref > 0
+        return FlushResult(self.evict(self.evictable_size), self.protected_size)
+
+    def _order(self, node: TreeNode) -> _HeapKey:
+        return (node.soft_ref > 0, node.last_access, node.id)
+
+    def _push(self, node: TreeNode) -> None:
+        """Enter an unlocked leaf in the heap, unless an entry that is due no later is there already.
+
+        Last use only grows, so an old entry is a lower bound: ``evict`` corrects it when it comes up.
+        """
+        key = self._order(node)
+        if node.evictable and (node.heap_key is None or key < node.heap_key):
+            node.heap_key = key
+            self._pushes += 1
+            heapq.heappush(self._heap, (key, self._pushes, node))
+
+    def _remove(self, node: TreeNode) -> None:
+        """Take an unlocked leaf out of the tree and free its slots."""
+        parent = node.parent
+        assert parent is not None and node.evictable, "only an unlocked leaf is removed"
+        self.allocator.free(node.value)
+        self.evictable_size -= len(node)
+        self.epoch += 1
+        del parent.children[int(node.key[0])]
+        node.alive = False
+        node.key = node.value = _EMPTY
+        parent.soft_ref += node.soft_ref
+        self._push(parent)
+        self._forget_root(parent)
+
+    # ------------------------------------------------------------ name spaces and books
+
+    def _root(self, extra_key: str) -> TreeNode:
+        root = self._roots.get(extra_key)
+        if root is None:
+            root = self._roots[extra_key] = self._new_node(None, _EMPTY, _EMPTY, extra_key)
+        return root
+
+    def _forget_root(self, node: TreeNode) -> None:
+        """Drop a name space that holds nothing, so that many short-lived ones do not pile up."""
+        unused = not node.children and not node.lock_ref and not node.soft_ref
+        if node.parent is None and unused and self._roots.get(node.extra_key) is node:
+            del self._roots[node.extra_key]
+            node.alive = False
+
+    @property
+    def lock_total(self) -> int:
+        """Locks held now, each counted once: it passes exactly one root."""
+        return sum(root.lock_ref for root in self._roots.values())
+
+    def nodes(self) -> Iterator[TreeNode]:
+        """All nodes but the roots, parents before children."""
+        stack = list(self._roots.values())
+        while stack:
+            node = stack.pop()
+            if node.parent is not None:
+                yield node
+            stack.extend(node.children.values())
+
+    def check(self) -> None:
+        """Raise IntegrityError when sizes, links, locks or edges do not agree (walks the whole tree)."""
+        sizes = [0, 0]
+        for node in self.nodes():
+            sizes[node.lock_ref > 0] += len(node)
+            parent = node.parent
+            if parent is None or parent.children.get(int(node.key[0])) is not node or not node.alive:
+                raise IntegrityError(f"node {node.id} is not its parent's child by its first token")
+            if not len(node) or len(node.key) != len(node.value):
+                raise IntegrityError(f"node {node.id} has {len(node.key)} tokens and {len(node.value)} slots")
+            if node.evictable and node.heap_key is None:
+                raise IntegrityError(f"node {node.id} is an unlocked leaf that eviction does not know")
+        for node in [*self._roots.values(), *self.nodes()]:
+            if node.lock_ref < sum(child.lock_ref for child in node.children.values()):
+                raise IntegrityError(f"node {node.id} has fewer locks than its children")
+        if sizes != [self.evictable_size, self.protected_size]:
+            raise IntegrityError(
+                f"tree holds {sizes[0]} evictable and {sizes[1]} protected slots,"
+                f" its books say {self.evictable_size} and {self.protected_size}"
+            )
+
+
+def _path(node: TreeNode) -> Iterator[TreeNode]:
+    """The node and everything above it, its root last."""
+    here: TreeNode | None = node
+    while here is not None:
+        yield here
+        here = here.parent
+
+
+def _common(key: IntArray, ids: IntArray, start: int) -> int:
+    """How many tokens of an edge agree with ``ids[start:]``."""
+    length = min(len(key), len(ids) - start)
+    differs = key[:length] != ids[start : start + length]
+    first = int(differs.argmax())
+    return first if differs[first] else length

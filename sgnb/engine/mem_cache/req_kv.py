@@ -1,0 +1,93 @@
+"""The KV slots of one request, from its first match to its one release.
+
+Role: every way slots move between a request, the tree and the allocator is a method here, so that there is one place
+that frees and one that locks. Scheduler process; called by ``batch`` and ``scheduler`` only. Knows nothing of sampling,
+queues or messages.
+
+``slots`` holds one slot for each token whose KV is computed, in order of position::
+
+    0 ………………… tree_len ………………… len(slots)
+    │ the tree's, locked │ own: in flight  │
+
+``store`` (a chunk or the prompt is finished; ``k = len(slots)``) and ``release`` (``k`` = kept length) insert ``ids[:k]``::
+
+    0 ………… tree_len ………… existing ………… k ………… len(slots)
+    │ tree's  │ duplicates:   │ taken over  │ past the cut:
+    │         │ freed at once │ by the tree │ freed, never inserted
+"""
+
+from __future__ import annotations
+
+from sgnb.engine.mem_cache.base import BaseAllocator, BasePrefixCache, IntArray
+from sgnb.engine.mem_cache.radix_cache import TreeNode
+
+
+class ReqKV:
+    """Owner of a request's slots; holds the only hard lock of that request while ``node`` is set."""
+
+    def __init__(self, cache: BasePrefixCache, allocator: BaseAllocator, extra_key: str = "") -> None:
+        self._cache = cache
+        self._allocator = allocator
+        self.extra_key = extra_key
+        self.slots: list[int] = []
+        self.tree_len = 0
+        self.node: TreeNode | None = None
+        self.table_stale = True
+        """The runner's table for this request must be written anew up to the prefix of its next step."""
+
+    @property
+    def in_flight(self) -> int:
+        """Slots that are neither free nor the tree's."""
+        return len(self.slots) - self.tree_len
+
+    def bind(self, ids: IntArray) -> int:
+        """Match all but the last of ``ids`` (logits need one computed token) and lock it. Returns its length."""
+        assert self.node is None and not self.slots, "bind on a request that holds slots"
+        match = self._cache.match_prefix(ids[:-1], self.extra_key)
+        self._cache.lock(match.node)
+        self.node = match.node
+        self.slots = match.slots.tolist()
+        self.tree_len = len(self.slots)
+        self.table_stale = True
+        return self.tree_len
+
+    def grow(self, slots: list[int]) -> None:
+        """Take over freshly allocated slots for the next tokens."""
+        self.slots += slots
+
+    def truncate(self, length: int) -> None:
+        """Free own slots from ``length`` on: what they hold must not be used or cached."""
+        keep = max(length, self.tree_len)
+        self._allocator.free(self.slots[keep:])
+        del self.slots[keep:]
+
+    def store(self, ids: IntArray) -> None:
+        """Insert all computed tokens (``ids``, as many as slots) and hold them through the tree from now on."""
+        assert self.node is not None and len(ids) == len(self.slots), "store needs one id a slot"
+        result = self._cache.insert(ids, self.slots, self.extra_key)
+        if not result.stored:
+            return
+        if result.existing > self.tree_len:
+            theirs = self._cache.match_prefix(ids, self.extra_key, renew=False).slots
+            self._allocator.free(self.slots[self.tree_len : result.existing])
+            self.slots = theirs.tolist()
+            self.table_stale = True
+        self._cache.lock(result.node)
+        self._cache.unlock(self.node)
+        self.node, self.tree_len = result.node, result.stored
+
+    def release(self, ids: IntArray | None = None) -> TreeNode | None:
+        """Give everything up, once; later calls do nothing. ``ids``: tokens to leave in the tree (at most as many as
+        slots); ``None`` leaves nothing new there. Returns the tree's node for ``ids``, for a soft reference."""
+        if self.node is None:
+            return None
+        held, kept, free_from = self.node, None, self.tree_len
+        if ids is not None:
+            result = self._cache.insert(ids, self.slots[: len(ids)], self.extra_key)
+            kept = result.node
+            self._allocator.free(self.slots[self.tree_len : min(result.existing, result.stored)])
+            free_from = max(result.stored, self.tree_len)
+        self._allocator.free(self.slots[free_from:])
+        self._cache.unlock(held)
+        self.node, self.slots, self.tree_len, self.table_stale = None, [], 0, True
+        return kept

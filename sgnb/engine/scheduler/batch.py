@@ -1,0 +1,91 @@
+"""A batch: the requests of one forward pass, with the slots for what it computes.
+
+Role: the step between requests and the frozen record of the runner: ``prepare_for_extend`` and ``prepare_for_decode``
+allocate (evicting if short), ``get_model_worker_batch`` copies plain lists. Scheduler process; called by ``Scheduler``. No
+choice of who runs is made here (``policy``, ``prefill``, ``retraction``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from sgnb.engine.mem_cache.base import BaseAllocator
+from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.scheduler.req import Req
+from sgnb.messages import ModelWorkerBatch
+
+
+@dataclass(slots=True)
+class ScheduleBatch:
+    """Rows of one pass. Row ``i`` computes ``extend_lens[i]`` tokens after ``prefix_lens[i]`` that have KV."""
+
+    forward_mode: Literal["extend", "decode"]
+    reqs: list[Req]
+    extend_lens: list[int]
+    prefix_lens: list[int]
+    input_ids: list[int]
+    out_cache_loc: list[int]
+    sample: list[bool]
+    prefix_locs: list[list[int] | None] = field(default_factory=list)
+
+    @classmethod
+    def prepare_for_extend(
+        cls, reqs: list[Req], extend_lens: list[int], cache: RadixCache, allocator: BaseAllocator
+    ) -> ScheduleBatch:
+        """Prompts, or chunks of them. ``reqs`` are bound to their cached prefix already."""
+        prefix_lens = [len(req.kv.slots) for req in reqs]
+        input_ids: list[int] = []
+        sample = []
+        for req, start, count in zip(reqs, prefix_lens, extend_lens, strict=True):
+            fill = req.fill_ids()
+            input_ids += fill[start : start + count].tolist()
+            sample.append(start + count == len(fill))
+        batch = cls("extend", reqs, extend_lens, prefix_lens, input_ids, [], sample)
+        batch._alloc(cache, allocator)
+        return batch
+
+    @classmethod
+    def prepare_for_decode(
+        cls, reqs: list[Req], cache: RadixCache, allocator: BaseAllocator
+    ) -> ScheduleBatch:
+        """One token a row: the last one drawn."""
+        count = len(reqs)
+        prefix_lens = [len(req.kv.slots) for req in reqs]
+        input_ids = [req.output_ids[-1] for req in reqs]
+        batch = cls("decode", reqs, [1] * count, prefix_lens, input_ids, [], [True] * count)
+        batch._alloc(cache, allocator)
+        return batch
+
+    def _alloc(self, cache: RadixCache, allocator: BaseAllocator) -> None:
+        """Slots for every new token; callers made sure that free and evictable ones suffice."""
+        need = len(self.input_ids)
+        if allocator.available < need:
+            cache.evict(need - allocator.available)
+        self.out_cache_loc = allocator.alloc(need)
+        at = 0
+        for req, count in zip(self.reqs, self.extend_lens, strict=True):
+            self.prefix_locs.append(req.kv.slots.copy() if req.kv.table_stale else None)
+            req.kv.table_stale = False
+            req.kv.grow(self.out_cache_loc[at : at + count])
+            at += count
+
+    def get_model_worker_batch(self, step: int) -> ModelWorkerBatch:
+        """The frozen record: plain ints and lists, nothing shared with requests."""
+        reqs = self.reqs
+        return ModelWorkerBatch(
+            step=step,
+            forward_mode=self.forward_mode,
+            input_ids=self.input_ids,
+            req_pool_indices=[req.row for req in reqs],
+            seq_lens=[start + count for start, count in zip(self.prefix_lens, self.extend_lens, strict=True)],
+            prefix_lens=self.prefix_lens,
+            extend_lens=self.extend_lens,
+            out_cache_loc=self.out_cache_loc,
+            prefix_locs=self.prefix_locs,
+            sample=self.sample,
+            params=[req.params for req in reqs],
+            seeds=[req.seed for req in reqs],
+            positions_drawn=[len(req.output_ids) for req in reqs],
+            banned=[req.banned_now() for req in reqs],
+        )

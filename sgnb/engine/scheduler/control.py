@@ -1,0 +1,89 @@
+"""Answers to questions and commands from outside of programs: ``stats, flush_cache, requests, check``.
+
+Role: a table from verb to answer. Scheduler process; called by ``Scheduler`` between two steps, so every answer
+describes one moment. Lengths and labels only of other clients' requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sgnb.engine.scheduler.req import Req
+from sgnb.messages import ErrorInfo, SchedulerControl, SchedulerReply
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.scheduler import Scheduler
+
+
+def answer(scheduler: Scheduler, msg: SchedulerControl) -> SchedulerReply:
+    """Carry out one control; an unknown verb is an error that names the known ones."""
+    verb = VERBS.get(msg.verb)
+    if verb is None:
+        error = ErrorInfo(
+            kind="EngineError",
+            code="unknown_verb",
+            message=f"the scheduler does not know {msg.verb!r}",
+            hint=f"It knows {', '.join(VERBS)}.",
+        )
+        return SchedulerReply(client=msg.client, id=msg.id, error=error)
+    return SchedulerReply(client=msg.client, id=msg.id, data=verb(scheduler, msg))
+
+
+def _stats(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    data: dict[str, Any] = msgspec.to_builtins(scheduler.stats())
+    # Defaults stay off the wire, but a reader wants every figure.
+    return {name: data.get(name, 0) for name in scheduler.stats().__struct_fields__}
+
+
+def _flush_cache(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    result = scheduler.cache.flush()
+    return {"flushed": result.flushed, "locked": result.locked}
+
+
+def _requests(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    everyone = bool(msg.args.get("all_clients", False))
+    reqs = sorted(scheduler.reqs.values(), key=lambda req: req.ordinal)
+    return {"requests": [_describe(req, msg.client) for req in reqs if everyone or req.client == msg.client]}
+
+
+def _describe(req: Req, client: int) -> dict[str, Any]:
+    about: dict[str, Any] = {
+        "label": {
+            "cell": req.label.cell,
+            "branch": req.label.branch,
+            "name": req.label.name,
+            "line": req.label.line,
+        },
+        "state": req.state.value,
+        "prompt_tokens": len(req.prompt),
+        "cached_tokens": req.cached_tokens,
+        "completion_tokens": len(req.output_ids),
+        "max_new_tokens": req.params.max_new_tokens,
+    }
+    if req.client == client:
+        about |= {"rid": req.rid, "sid": req.session.sid if req.session else ""}
+    return about
+
+
+def _check(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    scheduler.check_integrity()
+    stats = scheduler.stats()
+    return {
+        "ok": True,
+        "free": stats.num_free_tokens,
+        "cached": stats.num_cached_tokens,
+        "used": stats.num_used_tokens,
+        "total": stats.max_total_num_tokens,
+        "locks": scheduler.cache.lock_total,
+    }
+
+
+VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
+    "stats": _stats,
+    "flush_cache": _flush_cache,
+    "requests": _requests,
+    "check": _check,
+}

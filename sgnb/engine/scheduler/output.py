@@ -1,0 +1,97 @@
+"""What one step has to say: one ``ReqOutput`` a request, one ``BatchOutput`` a step.
+
+Role: turns what happened to requests since the last flush into messages for the tokenizer process. Scheduler process; called
+by ``Scheduler``. Decides what a session keeps (``kept_output``), but changes no request's fate, slot or session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sgnb.engine.scheduler.req import Req
+from sgnb.engine.scheduler.stop import kept_prefix
+from sgnb.messages import BatchOutput, Finish, ReqOutput, RequestMeta, SchedulerOutput
+
+GENERATE = "@generate"
+"""Label of requests from ``Engine.generate``: only they are told their ids at the end."""
+
+
+def kept_output(req: Req, reason: Finish, table: Sequence[bytes]) -> tuple[list[int], bytes]:
+    """Output tokens the session keeps, and kept bytes beyond them (they become literal pending text).
+
+    A stop string cuts at its first byte; EOS and stop ids are not part of the text; an error keeps nothing.
+    """
+    if reason.type == "error":
+        return [], b""
+    ids, cut = req.output_ids, req.scanner.total
+    if req.scanner.hit is not None:
+        cut = req.scanner.hit.start
+    elif reason.type in ("eos", "stop"):
+        ids = ids[:-1]
+    count, leftover = kept_prefix(ids, table, cut)
+    return ids[:count], leftover
+
+
+class OutputBuilder:
+    """Collects requests with news; ``flush`` sends them once, in the order they were touched."""
+
+    def __init__(self, send: Callable[[SchedulerOutput], None]) -> None:
+        self._send = send
+        self._touched: dict[str, Req] = {}
+        self._last: dict[str, ReqOutput] = {}
+
+    def touch(self, req: Req) -> None:
+        """This request started, or drew a token."""
+        self._touched[req.rid] = req
+
+    def finished(self, req: Req, kept: list[int], leftover: bytes, now: float) -> None:
+        """This request ended: its last output is fixed here, exactly once."""
+        self._touched[req.rid] = req
+        whole = req.label.name == GENERATE
+        self._last[req.rid] = ReqOutput(
+            rid=req.rid,
+            ids=req.output_ids[req.sent_ids :],
+            visible=req.scanner.flush(),
+            logprobs=req.logprobs,
+            started=not req.told_start,
+            finish=req.finish_reason,
+            meta=make_meta(req, len(kept), now),
+            leftover=leftover,
+            prompt_ids=req.prompt.tolist() if whole else [],
+            output_ids=kept if whole else [],
+        )
+
+    def flush(self) -> None:
+        """Send what this step has, if anything."""
+        if not self._touched:
+            return
+        items = [self._last.get(rid) or _progress(req) for rid, req in self._touched.items()]
+        self._touched, self._last = {}, {}
+        self._send(BatchOutput(items=items))
+
+
+def _progress(req: Req) -> ReqOutput:
+    """News of a request that goes on; what is told is marked as told."""
+    logprobs, req.logprobs = req.logprobs, []
+    ids = req.output_ids[req.sent_ids :]
+    started = not req.told_start
+    req.sent_ids, req.told_start = len(req.output_ids), True
+    return ReqOutput(rid=req.rid, ids=ids, visible=req.scanner.visible, logprobs=logprobs, started=started)
+
+
+def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
+    """Counts in tokens and times in seconds of a finished request."""
+    admitted = req.time_admitted if req.time_admitted is not None else now
+    first = req.time_first_token if req.time_first_token is not None else now
+    return RequestMeta(
+        prompt_tokens=len(req.prompt),
+        cached_tokens=req.cached_tokens,
+        completion_tokens=len(req.output_ids),
+        kept_tokens=kept,
+        queue_time=admitted - req.time_received,
+        prefill_time=max(0.0, first - admitted),
+        decode_time=max(0.0, now - first),
+        e2e_latency=now - req.time_received,
+        first_step=req.first_step,
+        last_step=req.last_step,
+    )

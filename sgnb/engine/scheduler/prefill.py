@@ -1,0 +1,136 @@
+"""Admission: which waiting requests enter the next prefill step, and how much of them.
+
+Role: the budgets of one pass. Scheduler process; one ``PrefillAdder`` is made for each pass by ``Scheduler``. It binds
+and locks the cached prefix of whom it admits; slots are allocated afterwards, by the batch. Order is the policy's.
+
+Budgets, in tokens::
+
+    total   free + evictable − what running requests are expected to still need (min(remaining, 4096) · new_token_ratio)
+    input   max_prefill_tokens: sum of new input admitted in one pass (the first request may exceed it without chunking)
+    chunk   chunked_prefill_size: what one pass computes; a prompt that does not fit in it becomes *the* chunked request
+    rows    max_running_requests
+The first request that does not fit ends the pass: nobody behind it is let past, so it is bound to be next.
+"""
+
+from __future__ import annotations
+
+import math
+
+from sgnb.config import EngineArgs
+from sgnb.engine.mem_cache.base import BaseAllocator
+from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.scheduler.req import Req
+
+CLIP_NEW_TOKENS = 4096
+"""A huge ``max_new_tokens`` is an upper bound, not a forecast."""
+
+
+class NewTokenRatio:
+    """The share of their allowed output that running requests are expected to need: optimistic, corrected by failure.
+
+    Falls linearly with each decode step that fits, is estimated anew when requests had to be retracted, and starts
+    over when the engine is idle.
+    """
+
+    DECAY_STEPS = 600
+    RETRACT_MARGIN = 20
+
+    def __init__(self, conservativeness: float) -> None:
+        self.initial = min(0.7 * conservativeness, 1.0)
+        self.minimum = 0.14 * self.initial
+        self.value = self.initial
+        self._decay = (self.initial - self.minimum) / self.DECAY_STEPS
+
+    def decay(self) -> None:
+        """A decode step fitted."""
+        self.value = max(self.value - self._decay, self.minimum)
+
+    def retracted(self, running: list[Req]) -> None:
+        """Estimate from those that stay: what they decoded, and a margin, of what they may."""
+        decoded = sum(len(req.output_ids) for req in running)
+        allowed = sum(req.params.max_new_tokens for req in running)
+        margin = self.RETRACT_MARGIN * len(running)
+        self.value = max(self.minimum, min(1.0, (decoded + margin) / (allowed + 1)))
+
+    def reset(self) -> None:
+        """The engine is idle: what was learnt is of other requests."""
+        self.value = self.initial
+
+
+class PrefillAdder:
+    """Fills one pass: the chunked request first, then the queue, until the first that does not fit."""
+
+    def __init__(
+        self,
+        args: EngineArgs,
+        cache: RadixCache,
+        allocator: BaseAllocator,
+        running: list[Req],
+        ratio: float,
+        rows: int,
+    ) -> None:
+        self.reqs: list[Req] = []
+        self.extend_lens: list[int] = []
+        self.new_chunked: Req | None = None
+        """A request whose prompt is not finished by this pass."""
+        self._cache = cache
+        self._allocator = allocator
+        self._running = running
+        self._rows = rows
+        self._input = args.max_prefill_tokens
+        self._chunk = args.chunked_prefill_size if args.chunked_prefill_size > 0 else None
+        self._planned = 0
+        self._reserved = sum(_expected(req, ratio) for req in running)
+
+    @property
+    def _holdable(self) -> int:
+        """Slots this pass can still allocate (free, or evictable now)."""
+        return self._allocator.available + self._cache.evictable_size - self._planned
+
+    def add_chunked(self, req: Req) -> None:
+        """The next chunk of the request in flight; as much as fits now, perhaps nothing."""
+        rest = req.total_len - len(req.kv.slots)
+        count = min(rest, self._chunk or rest, self._holdable)
+        if count > 0:
+            self._take(req, count)
+            self._reserved += _expected(req, 1.0)
+        if count < rest:
+            self.new_chunked = req
+            self._reserved += rest - count
+
+    def add_one_req(self, req: Req) -> bool:
+        """Try the next of the queue. False: it does not fit now and the pass ends here; nothing was changed."""
+        if self.new_chunked is not None or not self._rows or self._chunk == 0:
+            return False
+        cached = req.kv.bind(req.fill_ids())
+        extend = req.total_len - cached
+        alone = not self._running and not self.reqs
+        fits = extend + _expected(req, 1.0) + self._reserved <= self._holdable
+        if not (fits or (alone and extend <= self._holdable)) or not self._input_allows(extend):
+            req.kv.release()
+            return False
+        count = extend if self._chunk is None else min(extend, self._chunk)
+        if count < extend:
+            self.new_chunked = req
+            self._reserved += extend - count
+        self._rows -= 1
+        self._take(req, count)
+        self._reserved += _expected(req, 1.0)
+        return True
+
+    def _input_allows(self, extend: int) -> bool:
+        """Chunks are cut to the budget of a step anyway; whole prompts must fit, but for the first."""
+        return not self.reqs or extend <= self._input
+
+    def _take(self, req: Req, count: int) -> None:
+        self.reqs.append(req)
+        self.extend_lens.append(count)
+        self._planned += count
+        self._input = max(0, self._input - count)
+        if self._chunk is not None:
+            self._chunk -= count
+
+
+def _expected(req: Req, ratio: float) -> int:
+    """Slots a request is expected to need beyond its prompt; at least the next one."""
+    return max(1, math.ceil(min(req.remaining, CLIP_NEW_TOKENS) * ratio))

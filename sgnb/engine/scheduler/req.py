@@ -1,0 +1,164 @@
+"""A request: one generation on its way through the scheduler.
+
+Role: what is asked, what came out so far, and the one place where it ends. Scheduler process; made by ``Scheduler`` from a
+``SessionDecode``. Moves no slots itself (``ReqKV`` does) and sends nothing (``OutputBuilder`` does).
+
+    WAITING ──admitted──► PREFILL ──last chunk──► RUNNING ──finish()──► FINISHED
+       ▲                     │ retracted             │ retracted
+       └─────────────────────┴───────────────────────┘          finish() is legal in every state, once
+
+Lengths, in tokens::
+
+    0 …… cached …… committed …… len(kv.slots) ……… len(prompt) ……… total_len
+    │ reused │ computed │ in the step that runs now │                  the last output token has no KV yet
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from enum import Enum
+
+import numpy as np
+
+from sgnb.engine.mem_cache.base import IntArray
+from sgnb.engine.mem_cache.req_kv import ReqKV
+from sgnb.engine.scheduler.session import Session
+from sgnb.engine.scheduler.stop import StopScanner
+from sgnb.messages import Finish, SessionDecode, TokenLogprob
+
+
+class ReqState(Enum):
+    """Where a request is. The values are what people read in ``requests``."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Req:
+    """One generation. ``ordinal`` is its place in the order of arrival; times are seconds of the scheduler's clock."""
+
+    def __init__(
+        self,
+        msg: SessionDecode,
+        session: Session | None,
+        kv: ReqKV,
+        *,
+        ordinal: int,
+        random_seed: int,
+        now: float,
+    ) -> None:
+        self.rid = msg.rid
+        self.client = msg.client
+        self.label = msg.label
+        self.params = msg.params
+        self.session = session
+        self.kv = kv
+        self.ordinal = ordinal
+        self.seed = msg.params.seed if msg.params.seed is not None else derive_seed(random_seed, msg.rid)
+        self.prompt: IntArray = (
+            np.array(msg.ids, dtype=np.int32) if session is None else session.prompt_with(msg.ids)
+        )
+        self.stop_ids = frozenset(msg.stop_token_ids)
+        self.eos_ids = frozenset() if msg.params.ignore_eos else frozenset(msg.eos_token_ids)
+        self.banned_ids = sorted(self.stop_ids | self.eos_ids)
+        self.scanner = StopScanner(msg.stops)
+
+        self.state = ReqState.WAITING
+        self.finish_reason: Finish | None = None
+        self.output_ids: list[int] = []
+        self.logprobs: list[TokenLogprob] = []
+        """Of the output tokens that are not sent yet."""
+        self.sent_ids = 0
+        self.told_start = False
+        self.row = -1
+        """``req_pool_idx``: its row in the runner's table while it holds one."""
+        self.committed = 0
+        """Tokens whose KV is computed by a step that was processed; what lies beyond never enters the tree."""
+        self.cached_tokens = 0
+        self.overtaken = 0
+        self.retractions = 0
+        self.peeked: tuple[int, int, int] = (-1, 0, 0)
+        """Memo of the policy: tree epoch, length asked, length matched."""
+
+        self.time_received = now
+        self.time_admitted: float | None = None
+        self.time_first_token: float | None = None
+        self.first_step = -1
+        self.last_step = -1
+        self._fill: IntArray | None = None
+
+    @property
+    def total_len(self) -> int:
+        """Prompt and output tokens."""
+        return len(self.prompt) + len(self.output_ids)
+
+    @property
+    def remaining(self) -> int:
+        """Output tokens it may still draw."""
+        return self.params.max_new_tokens - len(self.output_ids)
+
+    @property
+    def finished(self) -> bool:
+        """True once ``finish`` was called."""
+        return self.state is ReqState.FINISHED
+
+    def fill_ids(self) -> IntArray:
+        """All tokens that must have KV before the next one is drawn: prompt, and output after a retraction."""
+        if self._fill is None or len(self._fill) != self.total_len:
+            self._fill = (
+                np.concatenate([self.prompt, np.array(self.output_ids, dtype=np.int32)])
+                if self.output_ids
+                else self.prompt
+            )
+        return self._fill
+
+    def banned_now(self) -> list[int]:
+        """Ids that must not be drawn now: what would end it below ``min_new_tokens``."""
+        return self.banned_ids if len(self.output_ids) < self.params.min_new_tokens else _NONE
+
+    def accept(
+        self, token: int, logprob: TokenLogprob | None, table: Sequence[bytes], max_len: int
+    ) -> Finish | None:
+        """Append a drawn token; how the generation ends with it, if it does.
+
+        ``max_len``: most tokens a request can have. Order: stop string, stop id, EOS, length, context.
+        """
+        self.output_ids.append(token)
+        if logprob is not None and self.params.return_logprob:
+            self.logprobs.append(logprob)
+        if token in self.stop_ids:
+            return Finish(type="stop", matched=token)
+        if token in self.eos_ids:
+            return Finish(type="eos", matched=token)
+        hit = self.scanner.feed(table[token] if token < len(table) else b"")
+        if hit is not None:
+            return Finish(type="stop", matched=self.params.stop[hit.index])
+        if self.remaining <= 0:
+            return Finish(type="length")
+        if self.total_len >= max_len:
+            return Finish(type="context")
+        return None
+
+    def finish(self, reason: Finish) -> bool:
+        """The only way to FINISHED. False, and nothing changed, if it is finished already."""
+        if self.finished:
+            return False
+        self.state = ReqState.FINISHED
+        self.finish_reason = reason
+        return True
+
+
+_NONE: list[int] = []
+
+
+def derive_seed(random_seed: int, rid: str) -> int:
+    """Seed of a request without one: a hash of the engine's ``random_seed`` and the ordinal in its id (``c3.r21`` → 21).
+
+    The client's number is left out, so the same notebook draws the same numbers whoever attached before it.
+    """
+    ordinal = rid.rsplit(".r", 1)[-1]
+    digest = hashlib.blake2b(f"{random_seed}:{ordinal}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

@@ -1,0 +1,28 @@
+"""Retraction: who gives its slots back when the next decode step does not fit.
+
+Role: a pure choice over requests. Scheduler process; called by ``Scheduler`` before each decode step. Frees nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sgnb.engine.scheduler.req import Req
+
+
+def victims(running: list[Req], chunked: Req | None) -> Iterator[Req]:
+    """Requests to retract, in order: fewest output tokens first, then longest input, then latest arrival.
+
+    A prompt in the middle of its chunks has no output, so it goes before all that stream. One running request always
+    stays: alone it fits, since a prompt that cannot was refused and an output ends at the size of the pool.
+    """
+    ranked = sorted(running, key=_cheapest_first)
+    if ranked:
+        ranked.pop()
+    if chunked is not None:
+        ranked = sorted([*ranked, chunked], key=_cheapest_first)
+    yield from ranked
+
+
+def _cheapest_first(req: Req) -> tuple[int, int, int]:
+    return (len(req.output_ids), -len(req.prompt), -req.ordinal)

@@ -1,0 +1,457 @@
+"""The scheduler: receive, schedule, run, process; over and over.
+
+Role: owns every request from its arrival to its one finish, the sessions, the radix cache and the KV slots. Runs in the
+scheduler process, whose loop calls ``step`` while there is work and blocks on its sockets when ``idle``; tests call
+``receive`` and ``step`` themselves. Knows no socket, no tensor and no text: what goes in and out are records of
+``sgnb.messages``.
+
+One ``step`` is one pass of the event loop::
+
+    recv_requests → get_next_batch_to_run → run_batch → recv_requests → process_batch_result → send
+                    prefill if any can be admitted, else decode          an abort that came during the run wins
+
+``waiting_queue`` holds requests without slots, ``chunked_req`` at most one whose prompt is half computed,
+``running_batch`` those that decode. Only the latter two hold locks and rows of the runner's table. A fault of one
+request (bad logits, too long) ends that request; only a broken book of slots (``IntegrityError``) ends the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from sgnb.config import EngineArgs
+from sgnb.engine.mem_cache.allocator import TokenAllocator
+from sgnb.engine.mem_cache.base import IntegrityError
+from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.mem_cache.req_kv import ReqKV
+from sgnb.engine.scheduler import control
+from sgnb.engine.scheduler.admission import refusal
+from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.output import OutputBuilder, kept_output
+from sgnb.engine.scheduler.policy import SchedulePolicy
+from sgnb.engine.scheduler.prefill import NewTokenRatio, PrefillAdder
+from sgnb.engine.scheduler.req import Req, ReqState
+from sgnb.engine.scheduler.retraction import victims
+from sgnb.engine.scheduler.session import Session
+from sgnb.engine.scheduler.telemetry import Meter, steady_clock
+from sgnb.errors import LimitError
+from sgnb.messages import (
+    AbortReqs,
+    ClientGone,
+    EngineStats,
+    ErrorInfo,
+    Finish,
+    ModelWorkerBatch,
+    ModelWorkerOutput,
+    RequestEvent,
+    SchedulerControl,
+    SchedulerInput,
+    SchedulerOutput,
+    SessionClose,
+    SessionDecode,
+    SessionExtend,
+    SessionOpen,
+    Stop,
+    TelemetryEvent,
+    TokenTable,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What the scheduler needs of a model runner."""
+
+    vocab_size: int
+    context_length: int
+    max_total_tokens: int
+    max_running: int
+
+    def forward(self, batch: ModelWorkerBatch, /) -> ModelWorkerOutput:
+        """Compute one batch; rows in its order."""
+
+
+class Scheduler:
+    """See the module. ``send`` takes outputs for the tokenizer process, ``publish`` telemetry events."""
+
+    def __init__(
+        self,
+        args: EngineArgs,
+        runner: Runner,
+        send: Callable[[SchedulerOutput], None],
+        publish: Callable[[TelemetryEvent], None],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if args.page_size != 1:
+            raise LimitError(
+                f"page_size {args.page_size} is not supported by this version of sgnb",
+                hint="Use page_size=1.",
+            )
+        self.args = args
+        self.runner = runner
+        self.clock = clock or steady_clock()
+        self.allocator = TokenAllocator(runner.max_total_tokens)
+        self.cache = RadixCache(self.allocator, disabled=args.disable_radix_cache)
+        self.policy = SchedulePolicy(args, self.cache)
+        self.ratio = NewTokenRatio(args.schedule_conservativeness)
+        self.meter = Meter(self.clock)
+        self.outputs = OutputBuilder(send)
+        self.waiting_queue: list[Req] = []
+        self.running_batch: list[Req] = []
+        self.chunked_req: Req | None = None
+        self.reqs: dict[str, Req] = {}
+        """Every request that is not finished."""
+        self.sessions: dict[str, Session] = {}
+        self.table: Sequence[bytes] = ()
+        self.max_len = min(runner.context_length, runner.max_total_tokens + 1)
+        """Most tokens of a request; the last of them needs no slot."""
+        self.stop_reason: str | None = None
+        self._send = send
+        self._publish = publish
+        self._inbox: deque[SchedulerInput] = deque()
+        self._rows = list(range(min(args.max_running_requests, runner.max_running)))[::-1]
+        self._ordinal = 0
+        self._was_busy = False
+        self._handlers: dict[type, Callable[..., None]] = {
+            SessionOpen: self._open,
+            SessionExtend: self._extend,
+            SessionDecode: self._decode,
+            SessionClose: self._close,
+            AbortReqs: self._abort_reqs,
+            ClientGone: self._client_gone,
+            SchedulerControl: lambda msg: self._send(control.answer(self, msg)),
+            Stop: self._stop,
+            TokenTable: self._take_table,
+        }
+
+    # ------------------------------------------------------------ the event loop
+
+    def receive(self, msg: SchedulerInput) -> None:
+        """Queue one input; it is handled by the next step, or before the results of the one that runs."""
+        self._inbox.append(msg)
+
+    def step(self) -> bool:
+        """One pass of the event loop. True: call again at once; False: block until there is input."""
+        self._recv_requests()
+        batch = self._get_next_batch_to_run()
+        if batch is not None:
+            self._run_batch(batch)
+        self.outputs.flush()
+        self.heartbeat()
+        if self.idle:
+            self._on_idle()
+        return not self.idle
+
+    def _get_next_batch_to_run(self) -> ScheduleBatch | None:
+        """Prefill first, if any can be admitted; else decode."""
+        return self._get_new_batch_prefill() or self._update_running_batch()
+
+    def _run_batch(self, batch: ScheduleBatch) -> None:
+        """Run a batch and process its result; a runner that fails takes this batch's requests with it, not the engine."""
+        self.meter.forward_steps += 1
+        self._was_busy = True
+        try:
+            result = self.runner.forward(batch.get_model_worker_batch(self.meter.forward_steps))
+        except Exception as error:
+            log.exception("step %d failed", self.meter.forward_steps)
+            for req in batch.reqs:
+                self._fail(req, "runner", f"step {self.meter.forward_steps} failed: {error!r}")
+            return
+        self._recv_requests()
+        self._process_batch_result(batch, result)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, waits or is to be received."""
+        return not (self.reqs or self._inbox)
+
+    def heartbeat(self) -> None:
+        """Publish ``EngineStats`` if a heartbeat is due; the process loop calls this while it blocks."""
+        if self.meter.due():
+            self._publish(self.stats())
+
+    def _on_idle(self) -> None:
+        """What is right only when nothing runs: the books must be even, and estimates start over."""
+        if not self._was_busy:
+            return
+        self._was_busy = False
+        self.ratio.reset()
+        self.check_integrity()
+        self._publish(self.stats())
+
+    # ------------------------------------------------------------ schedule
+
+    def _get_new_batch_prefill(self) -> ScheduleBatch | None:
+        """Admit what fits: the next chunk of the chunked request, then the queue in the policy's order."""
+        if self.chunked_req is None and not (self.waiting_queue and self._rows):
+            return None
+        adder = PrefillAdder(
+            self.args, self.cache, self.allocator, self.running_batch, self.ratio.value, len(self._rows)
+        )
+        if self.chunked_req is not None:
+            adder.add_chunked(self.chunked_req)
+        if self.waiting_queue and self._rows:
+            self.policy.calc_priority(self.waiting_queue)
+            for req in self.waiting_queue:
+                if not adder.add_one_req(req):
+                    break
+        admitted = [req for req in adder.reqs if req is not self.chunked_req]
+        self.chunked_req = adder.new_chunked
+        if admitted:
+            self._admit(admitted)
+        if not adder.reqs:
+            return None
+        return ScheduleBatch.prepare_for_extend(adder.reqs, adder.extend_lens, self.cache, self.allocator)
+
+    def _admit(self, admitted: list[Req]) -> None:
+        """Move requests that hold their cached prefix now from the queue to rows of the runner's table."""
+        self.waiting_queue = [req for req in self.waiting_queue if req.kv.node is None]
+        self.policy.note_admitted(admitted, self.waiting_queue)
+        for req in admitted:
+            req.state = ReqState.PREFILL
+            req.row = self._rows.pop()
+            req.committed = len(req.kv.slots)
+            if req.time_admitted is None:
+                req.time_admitted = self.clock()
+                req.cached_tokens = req.committed
+                req.first_step = self.meter.forward_steps + 1
+                self.meter.note_prompt(len(req.prompt), req.cached_tokens)
+                self.outputs.touch(req)
+            self._event(req, "admitted")
+
+    def _update_running_batch(self) -> ScheduleBatch | None:
+        """All running requests draw one token each; some are retracted first if slots are short."""
+        if not self.running_batch:
+            return None
+        if self._holdable < len(self.running_batch):
+            for req in victims(self.running_batch, self.chunked_req):
+                self.retract(req)
+                if self._holdable >= len(self.running_batch):
+                    break
+            self.ratio.retracted(self.running_batch)
+        else:
+            self.ratio.decay()
+        return ScheduleBatch.prepare_for_decode(self.running_batch.copy(), self.cache, self.allocator)
+
+    @property
+    def _holdable(self) -> int:
+        return self.allocator.available + self.cache.evictable_size
+
+    def retract(self, req: Req) -> None:
+        """Take slots and row from a request and queue it again; what it drew stays, nothing is sent twice."""
+        self._vacate(req)
+        req.kv.release()
+        req.committed = 0
+        req.retractions += 1
+        req.state = ReqState.WAITING
+        self.waiting_queue.append(req)
+        self.meter.retracted += 1
+        self._event(req, "retracted", reason="kv_full")
+
+    # ------------------------------------------------------------ process
+
+    def _process_batch_result(self, batch: ScheduleBatch, result: ModelWorkerOutput) -> None:
+        """Commit KV, take drawn tokens, end what ends. Rows finished meanwhile (aborts) draw nothing."""
+        bad = frozenset(result.bad_rows)
+        drawn = 0
+        for row, req in enumerate(batch.reqs):
+            if req.finished:
+                continue
+            req.last_step = result.step
+            if row in bad:
+                self._fail(
+                    req,
+                    "non_finite",
+                    f"non-finite logits at step {result.step}",
+                    "The weights or an attention kernel produced NaN or infinity; check the model file.",
+                )
+                continue
+            req.committed = len(req.kv.slots)
+            if batch.forward_mode == "extend":
+                req.kv.store(req.fill_ids()[: req.committed])
+                if not batch.sample[row]:
+                    continue
+                req.state = ReqState.RUNNING
+                self.running_batch.append(req)
+            self._take_token(req, result.next_token_ids[row], result, row)
+            drawn += 1
+        self.meter.note_generated(drawn)
+
+    def _take_token(self, req: Req, token: int, result: ModelWorkerOutput, row: int) -> None:
+        if req.time_first_token is None:
+            req.time_first_token = self.clock()
+            self._event(req, "first_token")
+        self.outputs.touch(req)
+        reason = req.accept(token, result.logprobs[row], self.table, self.max_len)
+        if reason is not None:
+            self._finish(req, reason)
+
+    def _finish(self, req: Req, reason: Finish) -> None:
+        """End a request in whatever state it is: slots back now, its session moved on, its one last output made."""
+        if not req.finish(reason):
+            return
+        self._vacate(req)
+        del self.reqs[req.rid]
+        kept, leftover = kept_output(req, reason, self.table)
+        node = None
+        if reason.type == "error":
+            req.kv.release()
+        else:
+            whole = np.concatenate([req.prompt, np.array(kept, dtype=np.int32)])
+            node = req.kv.release(whole[: req.committed])
+            if req.session is not None:
+                req.session.keep(req.prompt, kept)
+        if req.session is not None:
+            req.session.active = None
+            if node is not None:
+                req.session.refer_to(node)
+        self.outputs.finished(req, kept, leftover, self.clock())
+        self._event(req, "finished", reason=reason.error.code if reason.error else reason.type)
+
+    def _fail(self, req: Req, code: str, message: str, hint: str = "") -> None:
+        error = ErrorInfo(kind="RequestError", code=code, message=message, hint=hint)
+        self._finish(req, Finish(type="error", error=error))
+
+    def _vacate(self, req: Req) -> None:
+        """Take a request out of the queue or batch it is in, and its row from it."""
+        if req is self.chunked_req:
+            self.chunked_req = None
+        elif req in self.running_batch:
+            self.running_batch.remove(req)
+        elif req in self.waiting_queue:
+            self.waiting_queue.remove(req)
+        if req.row >= 0:
+            self._rows.append(req.row)
+            req.row = -1
+
+    # ------------------------------------------------------------ inputs
+
+    def _recv_requests(self) -> None:
+        while self._inbox:
+            msg = self._inbox.popleft()
+            self._handlers[type(msg)](msg)
+
+    def _open(self, msg: SessionOpen) -> None:
+        if msg.sid in self.sessions:
+            log.warning("session %s is opened twice; the first one stays", msg.sid)
+            return
+        self.sessions[msg.sid] = Session(msg.sid, msg.client, msg.extra_key, self.cache)
+
+    def _extend(self, msg: SessionExtend) -> None:
+        session = self.sessions.get(msg.sid)
+        if session is None:
+            return  # closed meanwhile
+        if session.active is not None:
+            session.error = ErrorInfo(
+                kind="RequestError",
+                code="order",
+                message=f"session {msg.sid} was extended while it generates",
+                hint="This is a fault of sgnb: its text and tokens would be out of order.",
+            )
+            return
+        session.extend(msg.ids)
+
+    def _decode(self, msg: SessionDecode) -> None:
+        """Queue a generation, or end it at once: refused, or nothing to draw."""
+        if msg.rid in self.reqs:
+            log.error("request id %s is used twice; the second one is ignored", msg.rid)
+            return
+        self._ordinal += 1
+        self._was_busy = True
+        session = self.sessions.get(msg.sid)
+        kv = ReqKV(self.cache, self.allocator, session.extra_key if session else "")
+        now = self.clock()
+        req = Req(msg, session, kv, ordinal=self._ordinal, random_seed=self.args.random_seed, now=now)
+        error = refusal(self, req)
+        if error is not None:
+            # A refused request never touches its session: another one may be running on it.
+            req.session = None
+        elif session is not None:
+            session.active = req
+        self.reqs[req.rid] = req
+        self._event(req, "queued")
+        if error is not None:
+            self._finish(req, Finish(type="error", error=error))
+        elif req.params.max_new_tokens == 0:
+            self._finish(req, Finish(type="length"))
+        else:
+            self.waiting_queue.append(req)
+
+    def _close(self, msg: SessionClose) -> None:
+        for sid in msg.sids:
+            session = self.sessions.pop(sid, None)
+            if session is not None:
+                if session.active is not None:
+                    self._finish(session.active, Finish(type="abort"))
+                session.release()
+
+    def _abort_reqs(self, msg: AbortReqs) -> None:
+        for rid in msg.rids:
+            req = self.reqs.get(rid)
+            if req is not None:
+                self._finish(req, Finish(type="abort"))
+
+    def _client_gone(self, msg: ClientGone) -> None:
+        reqs = [req for req in self.reqs.values() if req.client == msg.client]
+        sids = [sid for sid, session in self.sessions.items() if session.client == msg.client]
+        log.info(
+            "client %d is gone: %d requests aborted, %d sessions closed", msg.client, len(reqs), len(sids)
+        )
+        self._abort_reqs(AbortReqs(rids=[req.rid for req in reqs]))
+        self._close(SessionClose(sids=sids))
+
+    def _stop(self, msg: Stop) -> None:
+        self.stop_reason = msg.reason
+
+    def _take_table(self, msg: TokenTable) -> None:
+        self.table = msg.table
+
+    # ------------------------------------------------------------ figures and books
+
+    def stats(self) -> EngineStats:
+        """The figures of this moment."""
+        return self.meter.stats(
+            running=len(self.running_batch) + (self.chunked_req is not None),
+            queued=len(self.waiting_queue),
+            sessions=len(self.sessions),
+            free=self.allocator.available,
+            cached=self.cache.evictable_size,
+            total=self.allocator.size,
+            new_token_ratio=self.ratio.value,
+            evicted=self.cache.evicted_total,
+        )
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless free + cached + in flight == total and locks equal the requests that hold slots."""
+        self.allocator.check()
+        self.cache.check()
+        holders = [req for req in self.reqs.values() if req.kv.node is not None]
+        flight = sum(req.kv.in_flight for req in holders)
+        free, cached = self.allocator.available, self.cache.evictable_size + self.cache.protected_size
+        if free + cached + flight != self.allocator.size:
+            raise IntegrityError(
+                f"KV slots do not add up: {free} free + {cached} cached + {flight} in flight"
+                f" = {free + cached + flight}, the pool has {self.allocator.size}"
+            )
+        if self.cache.lock_total != len(holders):
+            raise IntegrityError(f"{self.cache.lock_total} locks are held by {len(holders)} running requests")
+
+    def _event(self, req: Req, state: str, reason: str = "") -> None:
+        self._publish(
+            RequestEvent(
+                time=self.clock(),
+                rid=req.rid,
+                client=req.client,
+                label=req.label,
+                state=state,  # type: ignore[arg-type]
+                prompt_tokens=len(req.prompt),
+                cached_tokens=req.cached_tokens,
+                completion_tokens=len(req.output_ids),
+                reason=reason,
+            )
+        )

@@ -1,0 +1,69 @@
+"""A session: what the engine remembers of one state of a program between its requests.
+
+Role: its token ids, who owns it, and a *soft* reference to where its prefix ends in the radix tree: that node is evicted
+after every plain one, but it never blocks admission. Scheduler process; made and changed by ``Scheduler`` alone. Holds no
+lock and no slot: if its KV was evicted, the next decode computes it again and reports fewer cached tokens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sgnb.engine.mem_cache.base import IntArray
+from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
+from sgnb.messages import ErrorInfo
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.req import Req
+
+
+class Session:
+    """Ids so far, owner, the request that runs on it now, and the soft reference."""
+
+    __slots__ = ("_cache", "_node", "active", "client", "error", "extra_key", "ids", "sid")
+
+    def __init__(self, sid: str, client: int, extra_key: str, cache: RadixCache) -> None:
+        self.sid = sid
+        self.client = client
+        self.extra_key = extra_key
+        self.ids = array("i")
+        self.active: Req | None = None
+        self.error: ErrorInfo | None = None
+        """Set when its ids can no longer be trusted; every later decode fails with it."""
+        self._cache = cache
+        self._node: TreeNode | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def prompt_with(self, ids: list[int]) -> IntArray:
+        """Everything the next decode computes from: the ids so far, then what was pending."""
+        whole: IntArray = np.concatenate([np.array(self.ids, dtype=np.int32), np.array(ids, dtype=np.int32)])
+        return whole
+
+    def extend(self, ids: list[int]) -> None:
+        """Append settled ids and bind them to what the cache has of them. Nothing is computed."""
+        self.ids.extend(ids)
+        self.refer_to(self._cache.match_prefix(self.prompt_with([]), self.extra_key).node)
+
+    def keep(self, prompt: IntArray, output_ids: list[int]) -> None:
+        """The state after a request: its whole prompt and the output tokens that are kept."""
+        self.ids = array("i", prompt.tobytes())
+        self.ids.extend(output_ids)
+
+    def refer_to(self, node: TreeNode | None) -> None:
+        """Move the soft reference (``None``: give it up)."""
+        if node is not None:
+            node = self._cache.resolve(node)
+            self._cache.soft_ref(node)
+        if self._node is not None:
+            self._cache.soft_unref(self._cache.resolve(self._node))
+        self._node = node
+
+    def release(self) -> None:
+        """Forget the session; its cached prefix becomes plain cache. Idempotent."""
+        self.refer_to(None)
+        self.ids = array("i")

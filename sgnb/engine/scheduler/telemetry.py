@@ -1,0 +1,152 @@
+"""Telemetry of the scheduler: numbered events, a bounded ring of them, and the engine's figures.
+
+Role: ``Meter`` counts what the scheduler does and makes ``EngineStats``; ``Telemetry`` numbers events, keeps the last ten
+minutes or 64 MB and hands out frames for the PUB socket. Scheduler process; the process loop gives ``Telemetry.emit`` to
+``Scheduler`` as its ``publish`` and sends ``take_frame`` at each heartbeat or sooner. Lengths, ids and labels only, never
+text or token ids. No sockets here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from sgnb.config import HEARTBEAT_SECONDS
+from sgnb.messages import EngineStats, Numbered, TelemetryEvent, TelemetryFrame
+
+RING_SECONDS = 600.0
+RING_BYTES = 64 << 20
+HIT_RATE_SECONDS = 60.0
+THROUGHPUT_SECONDS = 2.0
+
+
+def steady_clock() -> Callable[[], float]:
+    """Seconds since the epoch as of now, then steadily forward: a changed system clock makes no negative times."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
+
+
+class Telemetry:
+    """Numbers events from 1 without holes; keeps a bounded past."""
+
+    def __init__(self, ring_bytes: int = RING_BYTES, ring_seconds: float = RING_SECONDS) -> None:
+        self.last_seq = 0
+        self._encoder = msgspec.msgpack.Encoder()
+        self._ring: deque[tuple[float, int, Numbered]] = deque()
+        self._bytes = 0
+        self._ring_bytes = ring_bytes
+        self._ring_seconds = ring_seconds
+        self._fresh: list[Numbered] = []
+
+    def emit(self, event: TelemetryEvent) -> None:
+        """Number an event, keep it, and put it in the next frame."""
+        self.last_seq += 1
+        numbered = Numbered(seq=self.last_seq, event=event)
+        size = len(self._encoder.encode(numbered))
+        self._ring.append((event.time, size, numbered))
+        self._bytes += size
+        self._fresh.append(numbered)
+        while self._bytes > self._ring_bytes or self._ring[0][0] < event.time - self._ring_seconds:
+            self._bytes -= self._ring.popleft()[1]
+
+    def take_frame(self, incarnation: str, now: float) -> TelemetryFrame:
+        """Everything new since the last frame; an empty one is the heartbeat."""
+        events, self._fresh = self._fresh, []
+        return TelemetryFrame(incarnation=incarnation, last_seq=self.last_seq, time=now, events=events)
+
+    @property
+    def pending(self) -> bool:
+        """True when a frame would carry events."""
+        return bool(self._fresh)
+
+    def history(self, from_seq: int) -> list[Numbered]:
+        """Events from ``from_seq`` on that are still in the ring, oldest first."""
+        return [numbered for _, _, numbered in self._ring if numbered.seq >= from_seq]
+
+
+class Meter:
+    """Totals and rates. Times are seconds of the clock it is given."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.forward_steps = 0
+        self.retracted = 0
+        self.prompt_total = 0
+        self.cached_total = 0
+        self.generated_total = 0
+        self._prompts: deque[tuple[float, int, int]] = deque()
+        self._generated: deque[tuple[float, int]] = deque()
+        self._next_beat = 0.0
+
+    def note_prompt(self, prompt: int, cached: int) -> None:
+        """A request was admitted for the first time."""
+        self.prompt_total += prompt
+        self.cached_total += cached
+        self._prompts.append((self.clock(), prompt, cached))
+
+    def note_generated(self, count: int) -> None:
+        """A step drew ``count`` tokens."""
+        if count:
+            self.generated_total += count
+            self._generated.append((self.clock(), count))
+
+    def due(self) -> bool:
+        """True once every heartbeat."""
+        now = self.clock()
+        if now < self._next_beat:
+            return False
+        self._next_beat = now + HEARTBEAT_SECONDS
+        return True
+
+    def rates(self) -> tuple[float, float]:
+        """(cache hit rate of the last minute, generated tokens a second of the last two seconds)."""
+        now = self.clock()
+        while self._prompts and self._prompts[0][0] < now - HIT_RATE_SECONDS:
+            self._prompts.popleft()
+        while self._generated and self._generated[0][0] < now - THROUGHPUT_SECONDS:
+            self._generated.popleft()
+        prompt = sum(asked for _, asked, _ in self._prompts)
+        cached = sum(reused for _, _, reused in self._prompts)
+        tokens = sum(count for _, count in self._generated)
+        # Measured from the first counted step, but over no less than half a second, so one step is no burst.
+        span = max(0.5, now - self._generated[0][0]) if self._generated else THROUGHPUT_SECONDS
+        return cached / prompt if prompt else 0.0, tokens / span
+
+    def stats(
+        self,
+        *,
+        running: int,
+        queued: int,
+        sessions: int,
+        free: int,
+        cached: int,
+        total: int,
+        new_token_ratio: float,
+        evicted: int,
+    ) -> EngineStats:
+        """The figures of this moment; counts in requests, sessions and slots."""
+        hit_rate, throughput = self.rates()
+        used = total - free - cached
+        return EngineStats(
+            time=self.clock(),
+            num_running_reqs=running,
+            num_queue_reqs=queued,
+            num_sessions=sessions,
+            num_used_tokens=used,
+            num_cached_tokens=cached,
+            num_free_tokens=free,
+            max_total_num_tokens=total,
+            token_usage=used / total,
+            cache_hit_rate=hit_rate,
+            gen_throughput=throughput,
+            new_token_ratio=new_token_ratio,
+            num_retracted_reqs=self.retracted,
+            forward_steps=self.forward_steps,
+            prompt_tokens_total=self.prompt_total,
+            cached_tokens_total=self.cached_total,
+            generated_tokens_total=self.generated_total,
+            evicted_tokens_total=evicted,
+        )
