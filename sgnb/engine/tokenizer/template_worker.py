@@ -1,0 +1,97 @@
+"""Renders a chat template in a process of its own, under limits the operating system keeps.
+
+A child of the tokenizer process, started by ``chat_template.py`` once per model (the result is cached). A template comes
+with a model file, so it is input from a stranger: it may loop, grow without bound or reach for Python's internals. Here
+it has a sandbox, seconds of CPU, a bound on memory, and nothing but stdin and stdout. Run as a script: it imports
+jinja2 and the standard library only, nothing of sgnb, and must stay so.
+
+stdin: ``{"template": str, "conversations": {key: {"messages": [...], "add_generation_prompt": bool}}, "variables": {},
+"cpu_seconds": int, "memory_bytes": int, "output_chars": int}``; stdout: ``{key: {"text": str} | {"error": str}}``.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import resource
+import signal
+import sys
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.sandbox
+
+
+class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    """Refuses internals at once: by default an unsafe attribute prints as nothing, silently."""
+
+    def unsafe_undefined(self, obj: Any, attribute: str) -> jinja2.Undefined:
+        """Raise for an attribute the sandbox forbids."""
+        raise jinja2.exceptions.SecurityError(f"access to attribute {attribute!r} is not allowed")
+
+
+class _Generation(jinja2.ext.Extension):
+    """``{% generation %}`` marks assistant text for training; here it only passes its body on."""
+
+    tags = {"generation"}  # noqa: RUF012  jinja2 declares it so
+
+    def parse(self, parser: Any) -> Any:
+        """The nodes between the tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.exceptions.TemplateError(str(message))
+
+
+def _tojson(value: Any, indent: int | None = None, **_: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
+
+
+def render_all(request: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Every conversation's text or error."""
+    environment = _Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    template = environment.from_string(request["template"])
+    out: dict[str, dict[str, str]] = {}
+    for key, conversation in request["conversations"].items():
+        try:
+            size, pieces = 0, []
+            for piece in template.generate(**request["variables"], **conversation):
+                size += len(piece)
+                if size > request["output_chars"]:
+                    raise ValueError(f"it renders more than {request['output_chars']} characters")
+                pieces.append(piece)
+            out[key] = {"text": "".join(pieces)}
+        except Exception as error:  # whatever a stranger's template raises is a result, not a fault
+            out[key] = {"error": f"{type(error).__name__}: {error}"[:500]}
+    return out
+
+
+def main() -> None:
+    """Read one request, answer, end."""
+    request = json.load(sys.stdin)
+    resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_seconds"], request["cpu_seconds"]))
+    resource.setrlimit(resource.RLIMIT_AS, (request["memory_bytes"], request["memory_bytes"]))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # The default action of SIGALRM ends the process: a bound that holds even if the parent is gone.
+    signal.alarm(4 * request["cpu_seconds"])
+    try:
+        answer: dict[str, Any] = render_all(request)
+    except Exception as error:  # a syntax error, or too little memory to compile
+        answer = {"": {"error": f"{type(error).__name__}: {error}"[:500]}}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

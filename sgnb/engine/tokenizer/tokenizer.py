@@ -1,0 +1,412 @@
+"""Text to ids, and the facts of a model's tokenizer that the engine needs.
+
+Tokenizer process; ``load_tokenizer`` is called once at start, ``ModelTokenizer`` by the manager. No torch, no
+transformers, no sessions. Two views of one vocabulary:
+
+- *literal*: the tokenizer without every added token that is special, occurs in the chat template, or is not only
+  whitespace. Nothing a user writes can form one of those.
+- *parsing*: the same, after the text was split at those tokens here (as the ``tokenizers`` library splits them).
+
+BOS and the dummy space that some tokenizers put before a text are taken out of the library's hands: they are added
+once, at the start of a session, so that pieces of a text encoded one by one give the ids of the whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import tokenizers
+
+from sgnb.engine.model_executor.gguf import GGUFReader
+from sgnb.engine.model_store import ModelPath, cache_dir
+from sgnb.engine.tokenizer import byte_table, gguf_tokenizer
+from sgnb.engine.tokenizer.borders import BorderRule, Encode, check_rule, encode_long, make_rule
+from sgnb.engine.tokenizer.chat_template import CHATML, TurnTemplate, read_template, write_atomic
+from sgnb.errors import ModelFileError
+
+log = logging.getLogger(__name__)
+
+DummyPrefix = Literal["", "always", "unless_space"]
+_INERT = ("NFC", "Replace", "Prepend", "Sequence")
+MAX_JSON_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class AddedToken:
+    """A token that is found as text, before the tokenizer proper. Flags as in ``tokenizer.json``."""
+
+    id: int
+    content: str
+    special: bool
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+
+
+@dataclass(slots=True)
+class ModelTokenizer:
+    """A loaded tokenizer. ``encode_plain`` is the library without dropped tokens, BOS and dummy prefix."""
+
+    name: str
+    table: list[bytes]
+    """Bytes of each id."""
+    encode_plain: Encode
+    added: list[AddedToken]
+    """The tokens the literal view does not know."""
+    rule: BorderRule
+    bos_id: int | None
+    add_bos: bool
+    eos_token_ids: list[int]
+    dummy: DummyPrefix
+    chat_template: str | None
+    template: TurnTemplate
+    _by_text: dict[str, AddedToken] = field(init=False)
+    _split: re.Pattern[str] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_text = {token.content: token for token in self.added if token.content}
+        texts = sorted(self._by_text, key=lambda text: (-len(text), text))
+        self._split = re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest id."""
+        return len(self.table)
+
+    @property
+    def bos(self) -> int | None:
+        """The id a session starts with, or None where the model wants none."""
+        return self.bos_id if self.add_bos else None
+
+    @property
+    def start_ids(self) -> list[int]:
+        """What an empty prompt starts from: BOS, or else the first EOS; empty if the model has neither."""
+        return [self.bos_id] if self.bos_id is not None else self.eos_token_ids[:1]
+
+    def split_added(self, text: str) -> list[str | AddedToken]:
+        """``text`` cut at its added tokens (leftmost, longest), as the parsing view sees it; no empty strings."""
+        if self._split is None:
+            return [text] if text else []
+        parts: list[str | AddedToken] = []
+        start = 0
+        for match in self._split.finditer(text):
+            token = self._by_text[match[0]]
+            if match.start() < start or (token.single_word and not _stands_alone(text, match)):
+                continue
+            before = text[start : match.start()]
+            if token.lstrip:
+                before = before.rstrip()
+            if before:
+                parts.append(before)
+            parts.append(token)
+            start = match.end()
+            while token.rstrip and start < len(text) and text[start].isspace():
+                start += 1
+        if start < len(text):
+            parts.append(text[start:])
+        return parts
+
+    def encode_run(self, text: str, *, first: bool = False) -> list[int]:
+        """Ids of literal text. ``first``: it is the start of a session, so the dummy prefix is due."""
+        if (
+            first
+            and text
+            and self.dummy
+            and (self.dummy == "always" or not text.startswith((" ", byte_table.BLANK)))
+        ):
+            text = " " + text
+        return encode_long(text, self.rule, self.encode_plain)
+
+    def encode(self, text: str, *, parse: bool = True, first: bool = True) -> list[int]:
+        """Ids of one whole text, without BOS. ``parse``: added tokens in it count; else they stay text."""
+        ids: list[int] = []
+        for part in self.split_added(text) if parse else [text]:
+            if isinstance(part, AddedToken):
+                ids.append(part.id)
+            else:
+                ids += self.encode_run(part, first=first and not ids)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids by the table, special tokens included; for messages and tests."""
+        return b"".join(self.table[i] for i in ids).decode("utf-8", "replace")
+
+
+def _stands_alone(text: str, match: re.Match[str]) -> bool:
+    before, after = text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
+    return not re.match(r"\w", before) and not re.match(r"\w", after)
+
+
+# ---------------------------------------------------------------- loading
+
+
+def load_tokenizer(model: ModelPath) -> ModelTokenizer:
+    """The tokenizer of a model on this machine; of a GGUF file it is converted once and cached.
+
+    ModelFileError names the file, what was expected and what was found.
+    """
+    cache = cache_dir() / "tokenizers"
+    source = _read_gguf(model.path, cache) if model.kind == "gguf" else _read_folder(model.path)
+    return build_tokenizer(source, model.name, cache)
+
+
+def _read_gguf(path: Path, cache: Path) -> dict[str, Any]:
+    stat = path.stat()
+    key = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{gguf_tokenizer.CONVERTER_VERSION}"
+    digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    stored = cache / f"{path.stem}-{digest}.json"
+    try:
+        source: dict[str, Any] = json.loads(stored.read_bytes())
+        if source["format"] == gguf_tokenizer.CONVERTER_VERSION:
+            return source
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("%s: not usable, it is made again: %s", stored, error)
+    with GGUFReader(path) as reader:
+        source = gguf_tokenizer.convert(reader.metadata, str(path))
+    source["format"] = gguf_tokenizer.CONVERTER_VERSION
+    write_atomic(stored, json.dumps(source, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return source
+
+
+def _read_folder(folder: Path) -> dict[str, Any]:
+    spec = _read_json(folder / "tokenizer.json", required=True)
+    config = _read_json(folder / "tokenizer_config.json")
+    generation = _read_json(folder / "generation_config.json")
+    template = config.get("chat_template")
+    if isinstance(template, list):  # named templates
+        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+    jinja = folder / "chat_template.jinja"
+    if jinja.is_file():
+        template = _read_text(jinja)
+    ids = {str(token["content"]): int(token["id"]) for token in byte_table.added_tokens(spec)}
+    ids = {**{piece: i for i, piece in byte_table.vocabulary(spec, str(folder)).items()}, **ids}
+    names = {key: _content(config.get(key)) for key in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    eos = generation.get("eos_token_id", [])
+    eos_ids = [i for i in (eos if isinstance(eos, list) else [eos]) if isinstance(i, int)]
+    if names["eos_token"] in ids:
+        eos_ids.append(ids[names["eos_token"]])
+    leading = _leading_ids(spec, folder)
+    add_bos = config.get("add_bos_token")
+    bos_id = ids.get(names["bos_token"], leading[0] if leading else None)
+    return {
+        "tokenizer": spec,
+        "chat_template": template if isinstance(template, str) else None,
+        "bos_id": bos_id,
+        "eos_ids": list(dict.fromkeys(eos_ids)),
+        "add_bos": add_bos if isinstance(add_bos, bool) else bool(leading),
+        "variables": {key: text for key, text in names.items() if text},
+    }
+
+
+def _leading_ids(spec: Mapping[str, Any], folder: Path) -> list[int]:
+    """What the post-processor puts before a text."""
+    if not spec.get("post_processor"):
+        return []
+    library = _library(spec, str(folder))
+    plain = library.encode("a", add_special_tokens=False).ids
+    full = library.encode("a").ids
+    at = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
+    return list(full[:at])
+
+
+def _content(token: Any) -> str:
+    return str(token.get("content", "")) if isinstance(token, dict) else str(token or "")
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise ModelFileError(f"{path}: {path.stat().st_size} bytes, at most {MAX_JSON_BYTES} are read")
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelFileError(f"{path}: cannot be read: {error}") from None
+
+
+def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:
+    if not required and not path.is_file():
+        return {}
+    if not path.is_file():
+        raise ModelFileError(
+            f"{path}: not found",
+            hint="The model's folder needs a tokenizer.json; other tokenizer files are not read.",
+        )
+    try:
+        value = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path}: expected an object, found {type(value).__name__}")
+    return value
+
+
+def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = None) -> ModelTokenizer:
+    """A ModelTokenizer from ``tokenizer`` (a ``tokenizer.json``), ``chat_template``, ``bos_id``, ``eos_ids``, ``add_bos``.
+
+    ``cache``: folder of the read chat templates, or None. ModelFileError when the tokenizer is not supported.
+    """
+    spec: dict[str, Any] = source["tokenizer"]
+    table = byte_table.build(spec, name)
+    chat_template: str | None = source.get("chat_template")
+    dropped = [
+        AddedToken(
+            int(token["id"]),
+            str(token["content"]),
+            bool(token.get("special")),
+            bool(token.get("lstrip")),
+            bool(token.get("rstrip")),
+            bool(token.get("single_word")),
+        )
+        for token in byte_table.added_tokens(spec)
+        if _is_dropped(token, chat_template)
+    ]
+    plain_spec, dummy, inert = _plain_spec(spec, {token.content for token in dropped})
+    library = _library(plain_spec, name)
+
+    def encode_plain(texts: Sequence[str]) -> list[list[int]]:
+        # encode_batch_fast releases the GIL, encode does not.
+        return [e.ids for e in library.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    rstrip = [t["content"] for t in byte_table.added_tokens(spec) if t.get("rstrip")]
+    added_texts = [str(token["content"]) for token in byte_table.added_tokens(spec)]
+    rule = make_rule(table, added_texts, rstrip)
+    if not inert or not check_rule(rule, encode_plain):
+        log.warning("tokenizer of %s: pending text is never cut early", name)
+        rule = BorderRule(hold=True)
+    _check_literal(dropped, encode_plain, name)
+    variables = dict(source.get("variables") or {})
+    bos_id: int | None = source.get("bos_id")
+    eos_ids = [i for i in source.get("eos_ids") or () if 0 <= i < len(table)]
+    for key, token_id in (("bos_token", bos_id), ("eos_token", eos_ids[0] if eos_ids else None)):
+        if key not in variables and token_id is not None:
+            variables[key] = table[token_id].decode("utf-8", "replace")
+    return ModelTokenizer(
+        name=name,
+        table=table,
+        encode_plain=encode_plain,
+        added=dropped,
+        rule=rule,
+        bos_id=bos_id,
+        add_bos=bool(source.get("add_bos")) and bos_id is not None,
+        eos_token_ids=eos_ids,
+        dummy=dummy,
+        chat_template=chat_template,
+        template=read_template(chat_template, variables, name, cache),
+    )
+
+
+def _is_dropped(token: Mapping[str, Any], chat_template: str | None) -> bool:
+    content = str(token["content"])
+    blank = not content.replace(byte_table.BLANK, " ").strip()
+    return bool(token.get("special")) or not blank or (chat_template is not None and content in chat_template)
+
+
+def _plain_spec(spec: Mapping[str, Any], dropped: set[str]) -> tuple[dict[str, Any], DummyPrefix, bool]:
+    """The literal view's ``tokenizer.json``, its dummy prefix, and whether its normaliser allows early cuts."""
+    plain = dict(spec)
+    plain["added_tokens"] = [t for t in byte_table.added_tokens(spec) if t["content"] not in dropped]
+    plain["post_processor"] = plain["truncation"] = plain["padding"] = None
+    plain["model"] = _without_pieces(spec["model"], dropped)
+    dummy: DummyPrefix = ""
+    plain["normalizer"] = copy.deepcopy(spec.get("normalizer"))
+    inert = True
+    for part in byte_table.walk(plain["normalizer"]):
+        inert = inert and part.get("type") in _INERT
+        if part.get("type") == "Replace":
+            inert = (
+                inert and part.get("pattern") == {"String": " "} and part.get("content") == byte_table.BLANK
+            )
+        if part.get("type") == "Prepend":
+            inert = inert and part.get("prepend") == byte_table.BLANK
+            dummy = "always"
+    plain["normalizer"] = _without_prepend(plain["normalizer"])
+    plain["pre_tokenizer"] = copy.deepcopy(spec.get("pre_tokenizer"))
+    for part in byte_table.walk(plain["pre_tokenizer"]):
+        if part.get("type") == "Metaspace" and part.get("prepend_scheme", "always") != "never":
+            part["prepend_scheme"] = "never"
+            part.pop("add_prefix_space", None)
+            dummy = "unless_space"
+        elif part.get("type") == "ByteLevel" and part.get("add_prefix_space"):
+            part["add_prefix_space"] = False
+            dummy = "unless_space"
+    return plain, dummy, inert
+
+
+def _without_prepend(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
+    if normalizer is None or normalizer.get("type") == "Prepend":
+        return None
+    if normalizer.get("type") == "Sequence":
+        kept = [n for part in normalizer["normalizers"] if (n := _without_prepend(part)) is not None]
+        return {"type": "Sequence", "normalizers": kept}
+    return normalizer
+
+
+def _without_pieces(model: Mapping[str, Any], dropped: set[str]) -> dict[str, Any]:
+    """The model part, unable to build a dropped token's text by merges or as a piece; ids stay as they are."""
+    out = dict(model)
+    if model.get("type") == "Unigram":
+        # Ids are positions here, so a piece is made unreachable instead of removed.
+        out["vocab"] = [
+            [f"\U0010ffff{i}", score] if piece in dropped else [piece, score]
+            for i, (piece, score) in enumerate(model["vocab"])
+        ]
+        return out
+    lost = dropped - {model.get("unk_token")}
+    pairs = [m if isinstance(m, list) else m.split(" ", 1) for m in model.get("merges") or ()]
+    out["merges"] = [
+        pair
+        for pair in pairs
+        if pair[0] + pair[1] not in dropped and pair[0] not in dropped and pair[1] not in dropped
+    ]
+    out["vocab"] = {piece: i for piece, i in model["vocab"].items() if piece not in lost}
+    return out
+
+
+def _check_literal(dropped: Sequence[AddedToken], encode: Encode, name: str) -> None:
+    """No text of a dropped token may give its id: that is what keeps user text from forging one."""
+    tokens = [token for token in dropped if token.content]
+    for token, ids in zip(tokens, encode([token.content for token in tokens]) if tokens else [], strict=True):
+        if token.id in ids:
+            raise ModelFileError(
+                f"tokenizer of {name}: the text {token.content!r} still gives token {token.id} when it is literal",
+                hint="The vocabulary is damaged or of a kind this version does not know.",
+            )
+
+
+def _library(spec: Mapping[str, Any], name: str) -> Any:
+    try:
+        return tokenizers.Tokenizer.from_str(json.dumps(spec))
+    except Exception as error:  # the library raises plain Exception for everything
+        raise ModelFileError(f"tokenizer of {name}: the tokenizers library refuses it: {error}") from None
+
+
+def stub_tokenizer() -> ModelTokenizer:
+    """Stands in where there is no model: ids 0..255 are bytes, then ChatML's specials; 257 is EOS."""
+    specials = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+
+    def encode_plain(texts: Sequence[str]) -> list[list[int]]:
+        return [list(text.encode()) for text in texts]
+
+    table = [*(bytes([i]) for i in range(256)), *(text.encode() for text in specials)]
+    return ModelTokenizer(
+        name="stub",
+        table=table,
+        encode_plain=encode_plain,
+        added=[AddedToken(256 + i, text, special=True) for i, text in enumerate(specials)],
+        rule=make_rule((), specials, ()),
+        bos_id=258,
+        add_bos=False,
+        eos_token_ids=[257],
+        dummy="",
+        chat_template=None,
+        template=CHATML,
+    )
