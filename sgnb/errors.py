@@ -5,6 +5,8 @@ as ``messages.ErrorInfo`` and are made into these classes on the notebook's side
 
     SgnbError
     ├── ProgramError      wrong DSL: knows the cell or file, line, column, caret and the fix
+    │   ├── ProgramTypeError  also a TypeError: an unknown argument or a value of the wrong type
+    │   └── UnknownVariable   also a KeyError: a variable that no generation or set_var has bound
     ├── LimitError        input over a documented limit (design: Limits), refused where it enters
     ├── ModelFileError    a model file that is truncated, lies or is foreign: file, tensor, expected, found
     ├── EngineError       the engine could not do it
@@ -69,6 +71,14 @@ class SgnbError(Exception):
 
 class ProgramError(SgnbError):
     """The program text is wrong, or used wrongly, at ``position``."""
+
+
+class ProgramTypeError(ProgramError, TypeError):
+    """An unknown argument, or a value of a type the language does not take."""
+
+
+class UnknownVariable(ProgramError, KeyError):
+    """A state was asked for a variable that nothing has bound."""
 
 
 class LimitError(SgnbError):

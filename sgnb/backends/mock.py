@@ -1,0 +1,329 @@
+"""A scripted backend: programs run without an engine, for tests, docs and examples.
+
+Notebook process; a thread of its own carries blocks out and calls the sink, as the engine's I/O thread does. Outputs come
+from a script, one token (a word or a piece of space) at a time; stops, lengths and aborts end them as the engine would.
+It knows nothing of models: a token is a piece of text.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sgnb.backends.base import (
+    Backend,
+    BackendEvent,
+    Delta,
+    Done,
+    Failed,
+    Sink,
+    Started,
+    TemplateInfo,
+    TokenInfo,
+)
+from sgnb.errors import EngineDied, RequestError
+from sgnb.lang.instruction import Block, Decode, Extend, Init, TextPart
+from sgnb.lang.instruction import Instruction as Op
+
+CHATML = TemplateInfo(
+    roles={role: (f"<|im_start|>{role}\n", "<|im_end|>\n") for role in ("system", "user", "assistant")}
+)
+HANG = object()
+"""A script entry that never answers."""
+
+Script = Callable[..., object] | Mapping[str, object] | Sequence[object] | str | None
+
+
+@dataclass(slots=True)
+class _Session:
+    text: str = ""
+    queue: deque[tuple[Op, Sink]] = field(default_factory=deque)
+    now: _Request | None = None
+
+
+@dataclass(slots=True)
+class _Request:
+    op: Decode
+    sink: Sink
+    prompt: str
+    pieces: deque[str]
+    full: str
+    """What is still to come, cut at the stop."""
+    finish: dict[str, object]
+    hang: bool = False
+    error: Exception | None = None
+    started: float = field(default_factory=time.monotonic)
+    count: int = 0
+    text: str = ""
+    announced: bool = False
+
+
+class MockBackend(Backend):
+    """Answers from ``script``: a callable ``(prompt, name, params) -> str``, outputs by gen name (a str, or a list used
+    in order), one list for all gens in order, or one str for all. An output may be an Exception (the gen fails) or HANG.
+
+    ``delay`` is seconds a token; ``log`` keeps every block in order; ``prompts`` each gen's (name, prompt).
+    """
+
+    def __init__(
+        self,
+        script: Script = None,
+        *,
+        delay: float = 0.0,
+        template: TemplateInfo = CHATML,
+        model: str = "mock",
+    ) -> None:
+        self._script = script
+        self._delay = delay
+        self._template = template
+        self._model = model
+        self._used: dict[str, int] = {}
+        self._sids = itertools.count(1)
+        self._rids = itertools.count(1)
+        self._sessions: dict[str, _Session] = {}
+        self._released: deque[str] = deque()
+        self._aborted: deque[str] = deque()
+        self._inbox: deque[tuple[Block, Sink]] = deque()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._start_lock = threading.Lock()
+        self._dead: EngineDied | None = None
+        self.log: list[Block] = []
+        self.prompts: list[tuple[str, str]] = []
+        self.released: list[str] = []
+        self.aborted: list[str] = []
+
+    # ------------------------------------------------------------ the seam
+
+    def new_sid(self) -> str:
+        """``m.s1``, ``m.s2`` …"""
+        return f"m.s{next(self._sids)}"
+
+    def new_rid(self) -> str:
+        """``m.r1``, ``m.r2`` …"""
+        return f"m.r{next(self._rids)}"
+
+    def template(self) -> TemplateInfo:
+        """The template given."""
+        return self._template
+
+    @property
+    def model_name(self) -> str:
+        """The name given."""
+        return self._model
+
+    def submit(self, block: Block, sink: Sink) -> None:
+        """Queue a block."""
+        if self._dead is not None:
+            raise self._dead
+        self.log.append(block)
+        self._inbox.append((block, sink))
+        self._run()
+
+    def abort(self, rids: Sequence[str] = (), sids: Sequence[str] = ()) -> None:
+        """Stop requests, and all that these sessions have queued."""
+        self.aborted += rids
+        self._aborted.extend(rids)
+        self._run()
+
+    def release(self, sids: Sequence[str]) -> None:
+        """Forget sessions."""
+        self._released.extend(sids)
+        self._wake.set()
+
+    def kill(self, reason: str = "the engine was killed") -> None:
+        """Die as an engine does: everything under way fails, nothing can be submitted."""
+        self._dead = EngineDied(reason, hint="Start it again with %sgl launch.")
+        self._run()
+
+    def shutdown(self) -> None:
+        """End the thread."""
+        self.kill("the mock backend was shut down")
+
+    # ------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        if self._thread is None:
+            with self._start_lock:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._work, name="sgnb-mock", daemon=True)
+                    self._thread.start()
+        self._wake.set()
+
+    def _work(self) -> None:
+        while True:
+            busy = self._step()
+            if self._dead is not None and not busy:
+                self._fail_all(self._dead)
+                return
+            if not busy:
+                self._wake.wait()
+                self._wake.clear()
+            elif self._delay:
+                time.sleep(self._delay)
+
+    def _step(self) -> bool:
+        """One token for each session that generates; True while there is more to do."""
+        while self._inbox:
+            block, sink = self._inbox.popleft()
+            for op in block.instructions:
+                session = self._sessions.setdefault(op.sid, _Session())
+                session.queue.append((op, sink))
+        self._take_aborts()
+        while self._released:
+            sid = self._released.popleft()
+            self.released.append(sid)
+            gone = self._sessions.pop(sid, None)
+            if gone is not None and gone.now is not None:
+                _send(gone.now.sink, _aborted(gone.now.op.rid, gone.now))
+        if self._dead is not None:
+            return False
+        more = [self._step_session(session) for session in list(self._sessions.values())]
+        return any(more)
+
+    def _step_session(self, session: _Session) -> bool:
+        while session.now is None and session.queue:
+            op, sink = session.queue.popleft()
+            if isinstance(op, Extend):
+                session.text += "".join(self._part(part) for part in op.parts)
+            elif isinstance(op, Decode):
+                session.now = self._begin(op, sink, session.text)
+        request = session.now
+        if request is None or request.hang:
+            return False
+        if request.error is not None:
+            error = request.error
+            made = (
+                error if isinstance(error, RequestError) else RequestError(f"{type(error).__name__}: {error}")
+            )
+            _send(request.sink, Failed(made, rid=request.op.rid))
+            session.now = None
+            return True
+        events: list[BackendEvent] = []
+        if not request.announced:
+            request.announced = True
+            events.append(Started(request.op.rid))
+        if request.pieces:
+            piece = request.pieces.popleft()
+            request.count += 1
+            request.text += piece
+            logprob = -0.5 if request.op.params.return_logprob else None
+            events.append(Delta(request.op.rid, piece, (TokenInfo(len(piece), logprob),)))
+        if not request.pieces:
+            session.text += request.text
+            session.now = None
+            events.append(Done(request.op.rid, request.finish, _meta(request)))
+        request.sink(events)
+        return session.now is not None or bool(session.queue)
+
+    def _part(self, part: object) -> str:
+        if isinstance(part, TextPart):
+            return part.text
+        role, begin = part.role, part.begin  # type: ignore[attr-defined]
+        prefix, suffix = self._template.roles.get(role, ("", ""))
+        return prefix if begin else suffix
+
+    def _begin(self, op: Decode, sink: Sink, prompt: str) -> _Request:
+        self.prompts.append((op.name, prompt))
+        try:
+            output = self._answer(prompt, op)
+        except Exception as error:
+            output = error
+        if output is HANG:
+            return _Request(op, sink, prompt, deque(), "", {}, hang=True)
+        if isinstance(output, Exception):
+            return _Request(op, sink, prompt, deque(), "", {}, error=output)
+        text, finish = cut(str(output), op)
+        return _Request(op, sink, prompt, deque(tokens_of(text)), text, finish)
+
+    def _answer(self, prompt: str, op: Decode) -> object:
+        script = self._script
+        if script is None:
+            return f"<{op.name}>"
+        if callable(script):
+            return script(prompt, op.name, op.params)
+        if isinstance(script, str):
+            return script
+        key = op.name if isinstance(script, Mapping) else ""
+        entry = script.get(key, f"<{key}>") if isinstance(script, Mapping) else script
+        if isinstance(entry, list | tuple):
+            number = self._used.get(key, 0)
+            self._used[key] = number + 1
+            if number >= len(entry):
+                return RequestError(f"the script has no output number {number + 1} for {op.name!r}")
+            return entry[number]
+        return entry
+
+    def _take_aborts(self) -> None:
+        rids = set()
+        while self._aborted:
+            rids.add(self._aborted.popleft())
+        if not rids:
+            return
+        for session in self._sessions.values():
+            if session.now is not None and session.now.op.rid in rids:
+                request, session.now = session.now, None
+                session.text += request.text
+                _send(request.sink, _aborted(request.op.rid, request))
+            for op, sink in list(session.queue):
+                if isinstance(op, Decode) and op.rid in rids:
+                    session.queue.remove((op, sink))
+                    _send(sink, _aborted(op.rid, None))
+
+    def _fail_all(self, error: EngineDied) -> None:
+        for session in self._sessions.values():
+            queued = [(op.rid, sink) for op, sink in session.queue if isinstance(op, Decode)]
+            now = [] if session.now is None else [(session.now.op.rid, session.now.sink)]
+            for rid, sink in now + queued:
+                _send(sink, Failed(error, rid=rid))
+        self._sessions.clear()
+
+
+def _send(sink: Sink, event: BackendEvent) -> None:
+    sink([event])
+
+
+def _meta(request: _Request) -> dict[str, Any]:
+    return {
+        "prompt_tokens": len(tokens_of(request.prompt)),
+        "cached_tokens": 0,
+        "completion_tokens": request.count,
+        "queue_time": 0.0,
+        "prefill_time": 0.0,
+        "decode_time": time.monotonic() - request.started,
+        "e2e_latency": time.monotonic() - request.started,
+    }
+
+
+def _aborted(rid: str, request: _Request | None) -> Done:
+    return Done(rid, {"type": "abort", "matched": None}, {} if request is None else _meta(request))
+
+
+def tokens_of(text: str) -> list[str]:
+    """The mock's tokens: words with the space before them, and single other characters."""
+    return re.findall(r" ?\w+|.", text, re.DOTALL)
+
+
+def cut(text: str, op: Decode) -> tuple[str, dict[str, object]]:
+    """The part of ``text`` that the parameters allow, and why it ends."""
+    params = op.params
+    end, matched = len(text), None
+    for stop in params.stop:
+        at = text.find(stop)
+        if 0 <= at < end:
+            end, matched = at, stop
+    pieces = tokens_of(text[:end])
+    if len(pieces) > params.max_new_tokens or params.max_new_tokens == 0:
+        return "".join(pieces[: params.max_new_tokens]), {"type": "length", "matched": None}
+    if matched is not None:
+        return text[:end], {"type": "stop", "matched": matched}
+    return text, {"type": "eos", "matched": 0}
+
+
+__all__ = ["CHATML", "HANG", "Init", "MockBackend", "cut", "tokens_of"]

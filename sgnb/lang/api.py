@@ -1,0 +1,403 @@
+"""The language: expressions that a program appends to its state.
+
+Notebook process; imported by users (``import sgnb as sgl``) and put into ``%%sgl`` cells. Everything here builds frozen
+values and checks arguments; nothing is sent anywhere. Mutable arguments are copied, since a block leaves later than the
+line that built it. Runtime classes (states, programs) do not belong here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, NoReturn
+
+from sgnb.errors import LimitError, ProgramError, ProgramTypeError
+from sgnb.lang import context
+from sgnb.lang.instruction_after import use_of_call
+from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
+from sgnb.sampling_params import SamplingParams
+
+internal(__name__)
+
+ROLES = ("system", "user", "assistant")
+
+GEN_PARAMS: dict[str, str] = {
+    "max_tokens": "max_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "ignore_eos": "ignore_eos",
+    "return_logprob": "return_logprob",
+    "top_logprobs_num": "top_logprobs_num",
+    "seed": "seed",
+}
+"""Arguments of ``gen`` that this version carries out, and the sampling parameter each one sets."""
+LATER_PARAMS: dict[str, Any] = {
+    "n": 1,
+    "stop_regex": None,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "logprob_start_len": None,
+    "return_text_in_logprobs": None,
+    "dtype": None,
+    "choices": None,
+    "choices_method": None,
+    "regex": None,
+    "json_schema": None,
+    "ebnf": None,
+    "logit_bias": None,
+    "priority": None,
+    "extra_key": None,
+}
+"""Legal names of later versions with the value that changes nothing; any other value is refused, never ignored."""
+GEN_NAMES = ("name", *GEN_PARAMS, *LATER_PARAMS)
+
+
+class Expr:
+    """Something that can be appended to a state. Built with ``+``; never evaluated on its own."""
+
+    __slots__ = ()
+
+    def __add__(self, other: object) -> ExprList:
+        return ExprList((*_parts(self), *_parts(as_expr(other))))
+
+    def __radd__(self, other: object) -> ExprList:
+        return ExprList((*_parts(as_expr(other)), *_parts(self)))
+
+    def __format__(self, spec: str) -> NoReturn:
+        raise ProgramTypeError(
+            f"{self!r} cannot stand inside an f-string: its text does not exist yet.",
+            hint='Append it with +, for example: s += "Answer: " + gen("x").',
+            position=position_of(place_of(user_frame())),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Expr):
+    """Program text; ``literal``: nothing in it becomes a special token."""
+
+    value: str
+    literal: bool = False
+
+    def __repr__(self) -> str:
+        return f"text({self.value!r})" if self.literal else repr(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Gen(Expr):
+    """A generation. ``params`` holds only what was given, under ``SamplingParams`` names."""
+
+    name: str | None
+    params: tuple[tuple[str, Any], ...] = ()
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"gen({self.name!r})" if self.name else "gen()"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBegin(Expr):
+    """Begin of a turn."""
+
+    role: str
+
+    def __repr__(self) -> str:
+        return f"{self.role}_begin()"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnd(Expr):
+    """End of a turn."""
+
+    role: str
+
+    def __repr__(self) -> str:
+        return f"{self.role}_end()"
+
+
+@dataclass(frozen=True, slots=True)
+class ExprList(Expr):
+    """Expressions one after another, flat."""
+
+    parts: tuple[Expr, ...]
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
+
+class Turn(Expr):
+    """What ``user(...)`` gives: a whole turn as an expression, or a block with ``with user():``."""
+
+    __slots__ = ("_target", "_token", "expr", "role")
+
+    def __init__(self, role: str, expr: object) -> None:
+        self.role = role
+        self.expr: Expr | None = None if expr is None else as_expr(expr)
+        self._target: context.Target | None = None
+        self._token: Any = None
+
+    def __repr__(self) -> str:
+        return f"{self.role}({'' if self.expr is None else repr(self.expr)})"
+
+    @property
+    def parts(self) -> tuple[Expr, ...]:
+        """Begin, content, end."""
+        inner = () if self.expr is None else _parts(self.expr)
+        return (RoleBegin(self.role), *inner, RoleEnd(self.role))
+
+    def __enter__(self) -> Turn:
+        place = place_of(user_frame())
+        target = context.current_state.get()
+        if target is None:
+            raise ProgramError(
+                f"`with {self.role}():` stands outside a program.",
+                hint="Put it into a function decorated with @sgnb.function, or into a %%sgl cell.",
+                position=position_of(place),
+            )
+        if self.expr is not None:
+            raise ProgramError(
+                f"`with {self.role}(...)` takes no text in its brackets.",
+                hint=f"Write `s += {self.role}(...)`, or put the text into the block.",
+                position=position_of(place),
+            )
+        target.open_role(self.role, place)
+        self._target = target
+        self._token = context.open_turn.set(target)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        context.open_turn.reset(self._token)
+        assert self._target is not None
+        self._target.close_role(self.role, place_of(user_frame()))
+        self._target = None
+
+
+def as_expr(value: object) -> Expr:
+    """``value`` as an expression; anything but text and expressions is a ProgramTypeError."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, str):
+        return Text(value)
+    lazy = getattr(type(value), "sgl_text", None)
+    if lazy is not None:
+        return Text(str(lazy(value)))
+    kind = type(value).__name__
+    if value is None:
+        message, hint = "None cannot be appended to a state.", "Did a function forget to return its text?"
+    else:
+        message = f"A value of type {kind} cannot be appended to a state; text or an expression is needed."
+        hint = "Convert it with str(...) or put it into an f-string."
+    raise ProgramTypeError(message, hint=hint, position=position_of(place_of(user_frame())))
+
+
+def flatten(expr: Expr) -> tuple[Expr, ...]:
+    """The Text, Gen, RoleBegin and RoleEnd of an expression, in order."""
+    return _parts(expr)
+
+
+def _parts(expr: Expr) -> tuple[Expr, ...]:
+    return expr.parts if isinstance(expr, ExprList | Turn) else (expr,)
+
+
+def gen(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    min_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    stop_token_ids: Iterable[int] | None = None,
+    stop_regex: str | Iterable[str] | None = None,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    frequency_penalty: float | None = None,
+    presence_penalty: float | None = None,
+    ignore_eos: bool | None = None,
+    return_logprob: bool | None = None,
+    logprob_start_len: int | None = None,
+    top_logprobs_num: int | None = None,
+    return_text_in_logprobs: bool | None = None,
+    dtype: type | str | None = None,
+    choices: list[str] | None = None,
+    choices_method: object = None,
+    regex: str | None = None,
+    json_schema: object = None,
+    seed: int | None = None,
+    **more: Any,
+) -> Any:
+    """A generation that is bound to variable ``name`` (``gen_0``, ``gen_1`` … when it has none).
+
+    Without a value a parameter takes the run's (``run(temperature=…)``), which is 128 new tokens at temperature 1.0 if
+    the run says nothing either. Lengths are in tokens. Inside ``with user():`` a bare or assigned ``gen`` appends itself
+    and gives its lazy value. Raises ProgramTypeError (a TypeError) for an unknown name or a wrong type, LimitError for a
+    value out of range.
+    """
+    frame = user_frame()
+    given = dict(more)
+    for key, value in (
+        ("max_tokens", max_tokens), ("min_tokens", min_tokens), ("n", n), ("stop", stop),
+        ("stop_token_ids", stop_token_ids), ("stop_regex", stop_regex), ("temperature", temperature),
+        ("top_p", top_p), ("top_k", top_k), ("min_p", min_p), ("frequency_penalty", frequency_penalty),
+        ("presence_penalty", presence_penalty), ("ignore_eos", ignore_eos), ("return_logprob", return_logprob),
+        ("logprob_start_len", logprob_start_len), ("top_logprobs_num", top_logprobs_num),
+        ("return_text_in_logprobs", return_text_in_logprobs), ("dtype", dtype), ("choices", choices),
+        ("choices_method", choices_method), ("regex", regex), ("json_schema", json_schema), ("seed", seed),
+    ):  # fmt: skip
+        if value is not None:
+            given[key] = value
+    place = place_of(frame)
+    if name is not None and not isinstance(name, str):
+        raise ProgramTypeError(
+            f"gen's name must be a str, not {type(name).__name__}.", position=position_of(place)
+        )
+    expr = Gen(name, gen_params(given, place), place)
+    return _place_gen(expr, frame, place)
+
+
+def gen_params(given: Mapping[str, Any], place: Place) -> tuple[tuple[str, Any], ...]:
+    """Check the arguments of a ``gen`` and name them as ``SamplingParams`` does. Lists are copied."""
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        if key in LATER_PARAMS:
+            if value is not None and value != LATER_PARAMS[key]:
+                raise ProgramError(
+                    f"gen({key}=…) comes in a later version of sgnb.",
+                    hint="Remove it; it is refused so that the constraint is not dropped in silence.",
+                    position=position_of(place),
+                )
+        elif key not in GEN_PARAMS:
+            raise ProgramTypeError(unknown_argument(key), hint=legal_arguments(), position=position_of(place))
+        elif value is not None:
+            out[GEN_PARAMS[key]] = _copied(key, value, place)
+    try:
+        # min_new_tokens is checked against the run's max_new_tokens when the generation is recorded.
+        SamplingParams.make({k: v for k, v in out.items() if k != "min_new_tokens"})
+    except LimitError as error:
+        error.position = position_of(place)
+        raise
+    return tuple(out.items())
+
+
+def unknown_argument(key: str) -> str:
+    """The sentence for an argument ``gen`` does not have, with the nearest legal one."""
+    near = difflib.get_close_matches(key, GEN_NAMES, 1)
+    return f"gen() has no argument {key!r}." + (f" Did you mean {near[0]!r}?" if near else "")
+
+
+def legal_arguments() -> str:
+    """One sentence with all legal names."""
+    return f"Legal arguments: {', '.join(GEN_NAMES)}."
+
+
+def _copied(key: str, value: Any, place: Place) -> Any:
+    if key not in ("stop", "stop_token_ids") or isinstance(value, str):
+        return value
+    try:
+        return tuple(value)
+    except TypeError:
+        raise ProgramTypeError(
+            f"gen({key}=…) takes a list, not {type(value).__name__}.", position=position_of(place)
+        ) from None
+
+
+def _place_gen(expr: Gen, frame: FrameType, place: Place) -> Any:
+    """Rule 1: inside a ``with user():`` block an assigned or bare generation appends itself."""
+    target = context.open_turn.get()
+    if target is not None:
+        return target.append_expr(expr, place) if use_of_call(frame) != "used" else expr
+    if context.current_state.get() is not None and use_of_call(frame) == "dropped":
+        raise ProgramError(
+            f"{expr!r} has no effect here: it is built and dropped.",
+            hint=f"Append it: s += {expr!r}.",
+            position=position_of(place),
+        )
+    return expr
+
+
+def system(expr: object = None) -> Turn:
+    """A system turn: ``s += system("…")`` or ``with system():``."""
+    return Turn("system", expr)
+
+
+def user(expr: object = None) -> Turn:
+    """A user turn: ``s += user("…")`` or ``with user():``."""
+    return Turn("user", expr)
+
+
+def assistant(expr: object = None) -> Turn:
+    """An assistant turn: ``s += assistant(gen("x"))`` or ``with assistant():``."""
+    return Turn("assistant", expr)
+
+
+def system_begin() -> RoleBegin:
+    """Begin a system turn."""
+    return RoleBegin("system")
+
+
+def system_end() -> RoleEnd:
+    """End the system turn."""
+    return RoleEnd("system")
+
+
+def user_begin() -> RoleBegin:
+    """Begin a user turn."""
+    return RoleBegin("user")
+
+
+def user_end() -> RoleEnd:
+    """End the user turn."""
+    return RoleEnd("user")
+
+
+def assistant_begin() -> RoleBegin:
+    """Begin an assistant turn."""
+    return RoleBegin("assistant")
+
+
+def assistant_end() -> RoleEnd:
+    """End the assistant turn."""
+    return RoleEnd("assistant")
+
+
+def text(value: str) -> Text:
+    """Text in which nothing becomes a special token, wherever it stands."""
+    if not isinstance(value, str):
+        raise ProgramTypeError(
+            f"text() takes a str, not {type(value).__name__}.", position=position_of(place_of(user_frame()))
+        )
+    return Text(value, literal=True)
+
+
+def _later(name: str) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ProgramError(
+            f"{name} comes in a later version of sgnb.", position=position_of(place_of(user_frame()))
+        )
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"``{name}`` comes in a later version: a clear error at its position."
+    return refuse
+
+
+select = _later("select")
+gen_int = _later("gen_int")
+gen_string = _later("gen_string")
+image = _later("image")
+video = _later("video")
+separate_reasoning = _later("separate_reasoning")
+
+DSL_NAMES: dict[str, Any] = {
+    "gen": gen, "select": select, "gen_int": gen_int, "gen_string": gen_string,
+    "system": system, "user": user, "assistant": assistant,
+    "system_begin": system_begin, "system_end": system_end, "user_begin": user_begin, "user_end": user_end,
+    "assistant_begin": assistant_begin, "assistant_end": assistant_end, "text": text,
+}  # fmt: skip
+"""What a ``%%sgl`` cell finds without an import (``s`` and ``function`` besides)."""

@@ -1,0 +1,42 @@
+"""Recorded operations to instructions.
+
+Notebook process; called by the recorder at each flush, after the passes. Adjacent text and marks of one session become
+one Extend; nothing is moved past another operation of the same session. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sgnb.lang.block import GenOp, InitOp, MarkOp, Op, TextOp
+from sgnb.lang.instruction import Block, Decode, Extend, Init, Instruction, MarkPart, Part, TextPart
+from sgnb.lang.position import position_of
+
+
+def lower(run: str, ops: Sequence[Op]) -> Block:
+    """The block that a backend carries out."""
+    out: list[Instruction] = []
+    parts: list[Part] = []
+    sid = ""
+
+    def close() -> None:
+        if parts:
+            out.append(Extend(sid, tuple(parts)))
+            parts.clear()
+
+    for op in ops:
+        if op.sid != sid:
+            close()
+            sid = op.sid
+        if type(op) is TextOp:
+            parts.append(TextPart(op.text, op.literal))
+        elif type(op) is MarkOp:
+            parts.append(MarkPart(op.role, op.begin))
+        elif type(op) is GenOp:
+            close()
+            position = None if op.place is None else position_of(op.place)
+            out.append(Decode(op.rid, op.sid, op.name, op.params, position, op.cell, op.branch))
+        elif type(op) is InitOp:
+            out.append(Init(op.sid))
+    close()
+    return Block(run, tuple(out))

@@ -1,0 +1,420 @@
+"""The inside of a run: its recorder, its outstanding generations, its end.
+
+Notebook process. States record operations here, drivers flush and wait here, a backend's thread delivers events here.
+Two locks: ``lock`` guards data and is never held while a backend or a log listener is called; ``_submit_lock`` keeps
+blocks in order. A ``Core`` holds no strong reference to a state, except through generations still under way, so that a
+dropped state is released at once. No frames and no generators here: those belong to ``runtime.dispatcher``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
+from sgnb.errors import Cancelled, SgnbError
+from sgnb.lang.block import Op
+from sgnb.lang.lower import lower
+from sgnb.lang.passes import PASSES, Pass, optimize
+from sgnb.lang.position import internal, line_of, position_of
+from sgnb.runtime.events import (
+    Event,
+    EventLog,
+    GenDelta,
+    GenDone,
+    GenFailed,
+    GenStarted,
+    RunFinished,
+    RunStarted,
+    StateFailed,
+)
+from sgnb.runtime.variables import Failure, Slot
+
+if TYPE_CHECKING:
+    from sgnb.runtime.state import State
+
+internal(__name__)
+
+MAX_BLOCK_OPS = 256
+"""A block leaves at this many operations at the latest."""
+MAX_OUTSTANDING = 1024
+"""Generations under way in one run before recording waits."""
+MAX_REFUSED = 4096
+"""Operations a poisoned state drops before it raises its cause: an endless loop must end."""
+
+STOPPED = "This state was stopped; its text so far is kept."
+
+_numbers = itertools.count(1)
+
+
+_current: ContextVar[Core | None] = ContextVar("sgnb_current_core", default=None)
+
+
+def current_core() -> Core | None:
+    """The run whose program is being executed by the code that asks, or None."""
+    return _current.get()
+
+
+def set_current(core: Core | None) -> None:
+    """Say whose program is being executed in this context."""
+    _current.set(core)
+
+
+class CancelRun(BaseException):
+    """Thrown into a program that was cancelled; never leaves the runtime."""
+
+
+class Core:
+    """One execution. See the module for who calls what on which thread."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        title: str = "",
+        cell: str = "",
+        defaults: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        passes: Sequence[Pass] = PASSES,
+    ) -> None:
+        self.id = f"run{next(_numbers)}"
+        self.backend = backend
+        self.title = title
+        self.cell = cell
+        self.defaults = dict(defaults or {})
+        self.seed = default_seed() if seed is None else seed
+        self.passes = passes
+        self.log = EventLog()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self._submit_lock = threading.RLock()
+        self.pending: list[Op] = []
+        self.slots: dict[str, Slot] = {}
+        self.states: weakref.WeakValueDictionary[int, State] = weakref.WeakValueDictionary()
+        self.state_count = 0
+        self.eager = False
+        self.pins = 0
+        self.body_done = False
+        self.body_error: BaseException | None = None
+        self.cancelled = False
+        self.finished = False
+        self.status = "running"
+        self.error: BaseException | None = None
+        self.failures: list[Failure] = []
+        self.messages_sent = 0
+        self.started_at = time.monotonic()
+        self.on_wake: Callable[[], None] | None = None
+        """Set by a pool that has parked this run: called after each change, must return at once."""
+        self._done_callbacks: list[Callable[[], None]] = []
+
+    # ------------------------------------------------------------ recording
+
+    def record(self, op: Op) -> None:
+        """Add an operation to the block under construction."""
+        with self.lock:
+            self.pending.append(op)
+            full = len(self.pending) >= MAX_BLOCK_OPS
+        if full:
+            self.flush()
+
+    def add_slot(self, slot: Slot) -> None:
+        """A generation is under way from now on. Waits while too many are (Cancelled if the run is stopped)."""
+        with self.lock:
+            crowded = len(self.slots) >= MAX_OUTSTANDING
+        if crowded:
+            self.flush()
+            self.wait(lambda: len(self.slots) < MAX_OUTSTANDING // 2)
+        with self.lock:
+            self.slots[slot.rid] = slot
+
+    def flush(self) -> None:
+        """Send what was recorded as one block. Never raises: a refused block poisons its states."""
+        if not self.pending:
+            return
+        with self._submit_lock:
+            with self.lock:
+                ops, self.pending = self.pending, []
+            if not ops:
+                return
+            try:
+                self.backend.submit(lower(self.id, optimize(ops, self.passes)), self.on_events)
+                self.messages_sent += 1
+            except SgnbError as error:
+                self.fail_sessions({op.sid for op in ops}, error)
+
+    def open_state(self, state: State) -> int:
+        """Number a state that records here."""
+        with self.lock:
+            number = self.state_count
+            self.state_count += 1
+            self.states[number] = state
+        return number
+
+    def recorded(self, state: State) -> None:
+        """An append ended: eager runs, and appends from outside this run, send it at once."""
+        if self.eager or current_core() is not self:
+            self.flush()
+            with self.lock:
+                self.changed.notify_all()
+            self._wake()
+
+    def begin_own(self, state: State) -> None:
+        """Become the run of a state that goes on outside any program: there is no body, so it ends when it is idle."""
+        self.eager = self.body_done = True
+        self.append_event(RunStarted(state.branch or "state", self.cell, self.backend.model_name))
+
+    def elsewhere(self) -> bool:
+        """True when the body is still being executed, and not by the code that asks."""
+        return not self.body_done and current_core() is not self
+
+    # ------------------------------------------------------------ the backend's thread
+
+    def on_events(self, events: Sequence[BackendEvent]) -> None:
+        """Take a backend's events. The log hears of them before any reader does."""
+        for event in events:
+            if isinstance(event, Failed) and event.sid and not event.rid:
+                self.fail_sessions({event.sid}, event.error)
+                continue
+            slot = self.slots.get(event.rid)
+            if slot is None:
+                continue
+            if isinstance(event, Delta):
+                self._on_delta(slot, event)
+            elif isinstance(event, Done):
+                self._on_done(slot, event)
+            elif isinstance(event, Failed):
+                self.fail_slot(slot, event.error)
+            elif isinstance(event, Started):
+                self.log.append(GenStarted(event.rid))
+        with self.lock:
+            self.changed.notify_all()
+        self._wake()
+        self.finish_if_over()
+
+    def _on_delta(self, slot: Slot, event: Delta) -> None:
+        logprobs = tuple((t.id, t.logprob, t.top) for t in event.tokens if t.logprob is not None)
+        self.log.append(GenDelta(event.rid, event.text, len(event.tokens), logprobs))
+        with self.lock:
+            if not slot.settled:
+                slot.tokens += len(event.tokens)
+                slot.logprobs += logprobs
+                if event.text:
+                    slot.chunks.append(event.text)
+
+    def _on_done(self, slot: Slot, event: Done) -> None:
+        meta = meta_info(event.rid, event.finish, event.meta, slot.logprobs)
+        self.log.append(GenDone(event.rid, meta))
+        with self.lock:
+            self.slots.pop(slot.rid, None)
+            if not slot.settled:
+                slot.meta = meta
+                slot.settled, slot.state = True, None
+
+    # ------------------------------------------------------------ failures
+
+    def fail_sessions(self, sids: set[str], error: SgnbError) -> None:
+        """Poison every state of these sessions and settle what they had under way."""
+        with self.lock:
+            states = [state for state in self.states.values() if state.sid in sids]
+        for state in states:
+            self.poison(state, error, None)
+        with self.lock:
+            self.changed.notify_all()
+        self._wake()
+        self.finish_if_over()
+
+    def fail_slot(self, slot: Slot, error: SgnbError) -> None:
+        """A generation failed: its state is poisoned, and so is what the state has queued behind it."""
+        if slot.place is not None and error.position is None:
+            error.position = position_of(slot.place)
+        state = slot.state
+        if state is not None:
+            self.poison(state, error, slot)
+
+    def poison(self, state: State, error: BaseException, first: Slot | None) -> None:
+        """Mark ``state`` as failed; its first cause stays. Settles all its outstanding generations."""
+        with self.lock:
+            new = state.failure is None
+            failure = state.failure = state.failure or Failure(error)
+            dead = [slot for slot in self.slots.values() if slot.state is state]
+            for slot in dead:
+                del self.slots[slot.rid]
+                slot.failure, slot.settled, slot.state = failure, True, None
+            self.pending = [op for op in self.pending if op.sid != state.sid]
+            if new:
+                self.failures.append(failure)
+        for slot in dead:
+            self.log.append(GenFailed(slot.rid, as_sgnb(failure.error)))
+        if new:
+            self.log.append(StateFailed(state.number, error))
+        others = [slot.rid for slot in dead if slot is not first]
+        if others:
+            self._abort(others, ())
+
+    def _abort(self, rids: Sequence[str], sids: Sequence[str]) -> None:
+        try:
+            self.backend.abort(rids, sids)
+        except SgnbError:
+            pass  # the engine is gone: there is nothing left to abort
+
+    # ------------------------------------------------------------ waiting
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Block this thread until ``ready()`` or cancellation; True if ready. Interruptible."""
+        with self.lock:
+            self.changed.wait_for(lambda: ready() or self.cancelled, timeout)
+            return ready()
+
+    def read(self, slot: Slot) -> str:
+        """The text of a generation, waited for on this thread; raises its error."""
+        if not slot.settled:
+            self.flush()
+            self.wait(lambda: slot.settled)
+            self.check_cancelled()
+        return slot.value()
+
+    def check_cancelled(self) -> None:
+        """End the program that asks if it was cancelled; its readers outside may go on."""
+        if self.cancelled and current_core() is self:
+            raise CancelRun
+
+    def _wake(self) -> None:
+        wake = self.on_wake
+        if wake is not None:
+            wake()
+
+    # ------------------------------------------------------------ the end
+
+    def end_body(self, error: BaseException | None) -> None:
+        """The program's body returned or raised. What it left under way goes on unless it raised."""
+        self.flush()
+        with self.lock:
+            self.body_done = True
+            if error is not None and self.body_error is None:
+                self.body_error = self.error = error
+        if error is not None:
+            self.stop_generations()
+        self.finish_if_over()
+
+    def stop_generations(self) -> None:
+        """Abort all that is under way, keeping partial text. Does not wait for the backend."""
+        with self.lock:
+            dead = list(self.slots.values())
+            self.slots.clear()
+            self.pending.clear()
+            sids = sorted({slot.state.sid for slot in dead if slot.state is not None})
+            for slot in dead:
+                slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
+                slot.meta["completion_tokens"] = slot.tokens
+                if slot.state is not None and slot.state.failure is None:
+                    slot.state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
+                slot.settled, slot.state = True, None
+            self.changed.notify_all()
+        if dead:
+            self._abort([slot.rid for slot in dead], sids)
+        for slot in dead:
+            self.log.append(GenDone(slot.rid, slot.meta))
+        self._wake()
+
+    def finish_if_over(self) -> None:
+        """Log the end once the body has ended and nothing is under way."""
+        with self.lock:
+            over = self.body_done and not self.slots and not self.finished
+            if over:
+                self.finished = True
+                self.status = self._final_status()
+                self.changed.notify_all()
+                callbacks, self._done_callbacks = self._done_callbacks, []
+        if not over:
+            return
+        seconds = time.monotonic() - self.started_at
+        self.append_event(RunFinished(self.status, seconds, self.error))
+        self._wake()
+        for callback in callbacks:
+            callback()
+
+    def cancel(self) -> None:
+        """Mark the run as stopped and abort what is under way. The driver then throws into the program."""
+        with self.lock:
+            if self.finished or self.cancelled:
+                return
+            self.cancelled = True
+            for state in list(self.states.values()):
+                if state.failure is None:
+                    state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
+            self.changed.notify_all()
+        self.stop_generations()
+
+    def end_cancelled(self) -> None:
+        """End a cancelled run although its program still stands in host code; what it does later is refused."""
+        with self.lock:
+            self.body_done = True
+        self.stop_generations()
+        self.finish_if_over()
+
+    def _final_status(self) -> str:
+        if self.cancelled or isinstance(self.body_error, KeyboardInterrupt):
+            self.error = self.error or Cancelled("The run was stopped; its text so far is kept.")
+            return "stopped"
+        if self.body_error is not None:
+            return "failed"
+        unread = [failure.error for failure in self.failures if not failure.seen]
+        self.error = unread[0] if unread else None  # what the program read and survived is its own affair
+        return "failed" if unread else "finished"
+
+    def on_done(self, callback: Callable[[], None]) -> None:
+        """Call ``callback()`` when the run has finished (at once if it has), on whichever thread ends it."""
+        with self.lock:
+            if not self.finished:
+                self._done_callbacks.append(callback)
+                return
+        callback()
+
+    def append_event(self, event: Event) -> None:
+        """Log an event."""
+        self.log.append(event)
+
+    def gen_seed(self, path: str, ordinal: int) -> int:
+        """The seed of a generation: of the run's seed, the state's path and the ordinal in that state alone."""
+        digest = hashlib.blake2b(f"{self.seed}/{path}/{ordinal}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
+
+
+def default_seed() -> int:
+    """0 in the deterministic mode, else a new random one."""
+    return 0 if os.environ.get("SGNB_DETERMINISTIC") == "1" else secrets.randbits(62)
+
+
+def meta_info(
+    rid: str, finish: Mapping[str, object], meta: Mapping[str, object], logprobs: Sequence[Any]
+) -> dict[str, Any]:
+    """A generation's meta with SGLang's names; ``finish`` is our own word for why it ended."""
+    kind = finish.get("type")
+    reason: dict[str, object] = {"type": kind, "matched": finish.get("matched")}
+    if kind == "eos":
+        reason["type"] = "stop"
+    elif kind == "length":
+        reason = {"type": "length", "length": meta.get("completion_tokens", 0)}
+    out: dict[str, Any] = {**meta, "id": rid, "finish_reason": reason, "finish": kind}
+    if logprobs and "output_token_logprobs" not in out:
+        out["output_token_logprobs"] = [(logprob, token, None) for token, logprob, _ in logprobs]
+        out["output_top_logprobs"] = [list(top) for _, _, top in logprobs]
+    return out
+
+
+def as_sgnb(error: BaseException) -> SgnbError:
+    """The error as one of ours (an exception of the program keeps its words)."""
+    return error if isinstance(error, SgnbError) else SgnbError(f"{type(error).__name__}: {error}")
+
+
+def event_line(slot: Slot) -> int:
+    """The line a generation stands at, 0 when unknown."""
+    return 0 if slot.place is None else line_of(slot.place)

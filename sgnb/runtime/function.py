@@ -1,0 +1,232 @@
+"""Programs: ``@sgnb.function`` and the ways to run one.
+
+Notebook process; used by users. A program called with a state is inlined on it, otherwise it starts a run of its own.
+How a body is executed (compiled or eager) is ``runtime.program``'s business; who drives it is ``runtime.dispatcher``'s.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from sgnb.backends.base import Backend, require_backend
+from sgnb.errors import LimitError, ProgramError
+from sgnb.lang.api import LATER_PARAMS
+from sgnb.lang.position import internal
+from sgnb.runtime.core import Core
+from sgnb.runtime.program import Program, call_inline, enter_program, program_of
+from sgnb.runtime.run import Run, begin
+from sgnb.runtime.state import State
+from sgnb.runtime.variables import Failure
+from sgnb.sampling_params import SamplingParams
+
+internal(__name__)
+
+RUN_DEFAULTS: dict[str, Any] = {
+    "max_new_tokens": 128,
+    "stop": None,
+    "stop_token_ids": None,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "ignore_eos": False,
+    "return_logprob": None,
+    "top_logprobs_num": None,
+}
+"""Sampling arguments of ``run`` (SGLang's names and defaults)."""
+RUN_ONLY: dict[str, Any] = {"seed": None, "stream": False, "backend": None, "use_thread": True}
+MAX_IN_FLIGHT = 256
+"""Items of a batch that run at once, unless ``num_threads`` says otherwise."""
+
+
+def function(
+    func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None
+) -> SglFunction | Callable[[Callable[..., Any]], SglFunction]:
+    """Make a Python function a program; its first parameter, of any name, is the state. Bare or called."""
+    if func is not None:
+        return SglFunction(func, num_api_spec_tokens=num_api_spec_tokens)
+    return lambda f: SglFunction(f, num_api_spec_tokens=num_api_spec_tokens)
+
+
+class SglFunction:
+    """A program. ``run`` it, or call it: with a state it is inlined there."""
+
+    def __init__(
+        self,
+        func: Callable[..., Any],
+        num_api_spec_tokens: int | None = None,
+        bound: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not callable(func) or not hasattr(func, "__code__"):
+            raise ProgramError(f"@function needs a Python function, not {type(func).__name__}.")
+        if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func):
+            raise ProgramError(
+                f"{func.__qualname__} is {'async' if inspect.iscoroutinefunction(func) else 'a generator'}; "
+                "a program is a plain function.",
+                hint="Use def, and await program.run_async(...) where it is called.",
+            )
+        self.func = func
+        self.num_api_spec_tokens = num_api_spec_tokens
+        self.bind_arguments = dict(bound or {})
+        self.arg_names = list(inspect.signature(func).parameters)
+        if not self.arg_names:
+            raise ProgramError(f"{func.__qualname__} has no parameter; the first one is the state.")
+        self.__name__ = func.__name__
+        self.__qualname__ = func.__qualname__
+        self.__doc__ = func.__doc__
+        self.__module__ = func.__module__
+        self.__wrapped__ = func
+
+    @property
+    def program(self) -> Program:
+        """The compiled program, or the reason why it runs eagerly."""
+        return program_of(self.func)
+
+    def bind(self, **kwargs: Any) -> SglFunction:
+        """The program with some arguments already given."""
+        names = self.arg_names[1:]
+        var_kw = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.func).parameters.values())
+        for key in kwargs:
+            if key not in names and not var_kw:
+                raise ProgramError(
+                    f"{self.__name__} has no argument {key!r}.", hint=f"Arguments: {', '.join(names)}."
+                )
+        return SglFunction(self.func, self.num_api_spec_tokens, {**self.bind_arguments, **kwargs})
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Inlined on the state that is the first argument (gives what the body returns), else ``run``."""
+        if args and isinstance(args[0], State):
+            return call_inline(self.func, args, {**self.bind_arguments, **kwargs})
+        return self.run(*args, **kwargs)
+
+    # ------------------------------------------------------------ running
+
+    def run(self, *args: Any, **kwargs: Any) -> State:
+        """Run it. Sampling arguments (``max_new_tokens=128, temperature=1.0, stop, seed`` …) are the defaults of its gens.
+
+        Returns the state when the body has returned; generations may still be under way. With ``stream=True`` returns at
+        once. Raises what the body raised; the error of a generation is raised where it is read.
+        """
+        options, rest = self.split(kwargs)
+        run = self.prepare(args, rest, options)
+        if options["stream"]:
+            return run.start().state
+        try:
+            run.drive_body()
+        except KeyboardInterrupt:
+            run.cancel()
+            raise
+        return run.state
+
+    def run_async(self, *args: Any, **kwargs: Any) -> Run:
+        """Start it in the background: ``await`` the Run, iterate over it, or ask for ``result()``."""
+        options, rest = self.split(kwargs)
+        return self.prepare(args, rest, options).start()
+
+    def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Separate run's own arguments from the program's. A program's own ``seed`` or ``backend`` stays its own."""
+        options = {**RUN_DEFAULTS, **RUN_ONLY}
+        rest: dict[str, Any] = {}
+        for key, value in kwargs.items():
+            if key in RUN_DEFAULTS or (key in RUN_ONLY and key not in self.arg_names):
+                options[key] = value
+            elif key in LATER_PARAMS and key not in self.arg_names:
+                neutral = LATER_PARAMS[key]
+                if value is not None and value != neutral and not (key == "stop_regex" and not value):
+                    raise ProgramError(f"run({key}=…) comes in a later version of sgnb.", hint="Remove it.")
+            else:
+                rest[key] = value
+        return options, rest
+
+    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
+        """A Run that nobody drives yet."""
+        defaults = {k: options[k] for k in RUN_DEFAULTS if options[k] is not None}
+        try:
+            SamplingParams.make(defaults)
+        except LimitError as error:
+            error.message = f"run(): {error.message}"
+            raise
+        for key in ("stop", "stop_token_ids"):
+            if isinstance(defaults.get(key), list):
+                defaults[key] = tuple(defaults[key])
+        backend: Backend = require_backend(options["backend"])
+        core = Core(backend, title=self.__name__, defaults=defaults, seed=options["seed"])
+        program = self.program
+        begin(core, program.graph, program.reason)
+        state = State(core)
+        values = {**self.bind_arguments, **kwargs}
+        return Run(core, state, lambda: enter_program(core, self.func, state, args, values))
+
+    def run_batch(
+        self,
+        batch_kwargs: Iterable[Mapping[str, Any] | tuple[Any, ...] | list[Any]],
+        *,
+        num_threads: int | str = "auto",
+        progress_bar: bool = False,
+        generator_style: bool = False,
+        **kwargs: Any,
+    ) -> list[State] | Iterator[State]:
+        """Run it once for each item (a dict of arguments, or a tuple), at most ``num_threads`` at a time.
+
+        A failing item does not end the others: its state holds the error (``state.error()``), raised at any read.
+        """
+        items = list(batch_kwargs)
+        for number, item in enumerate(items):
+            if not isinstance(item, Mapping | tuple | list):
+                raise ProgramError(
+                    f"run_batch: item {number} is a {type(item).__name__}.",
+                    hint="Give a dict of arguments, or a tuple, for each run.",
+                )
+        options, rest = self.split(kwargs)
+        limit = MAX_IN_FLIGHT if num_threads == "auto" else max(1, int(num_threads))
+        states = self._batch(items, rest, options, limit, progress_bar)
+        return states if generator_style else list(states)
+
+    def _batch(
+        self, items: list[Any], rest: Mapping[str, Any], options: Mapping[str, Any], limit: int, bar: bool
+    ) -> Iterator[State]:
+        progress = None
+        if bar:
+            from tqdm import tqdm  # noqa: PLC0415  only who asks for the bar pays for it
+
+            progress = tqdm(total=len(items))
+        live: dict[int, Run] = {}
+        started = 0
+        try:
+            for number in range(len(items)):
+                while started < len(items) and len(live) < limit:
+                    live[started] = self._start_item(items[started], rest, options)
+                    started += 1
+                run = live.pop(number)
+                yield ended_state(run)
+                if progress is not None:
+                    progress.update()
+        finally:
+            for run in live.values():
+                run.cancel()
+            if progress is not None:
+                progress.close()
+
+    def _start_item(self, item: Any, rest: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
+        if isinstance(item, Mapping):
+            return self.prepare((), {**rest, **item}, options).start()
+        return self.prepare(tuple(item), rest, options).start()
+
+    def __get__(self, instance: object, owner: type | None = None) -> SglFunction:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<program {self.__qualname__}({', '.join(self.arg_names)})>"
+
+
+def ended_state(run: Run) -> State:
+    """Wait for a run of a batch; an exception of its body becomes the state's error."""
+    run.driver.help_until(lambda: run.core.finished)
+    error = run.core.body_error
+    if error is not None:
+        state = run.state
+        if state.failure is None or state.failure.error is not error:
+            state.failure = Failure(error)
+    return run.state

@@ -1,0 +1,184 @@
+"""A Run: the handle of one execution, and the start of a cell's.
+
+Notebook process. Made by ``SglFunction`` and by the magics; ``drive`` is called by whoever waits (host code runs there).
+A Run holds its root state; the core inside does not. Widgets read ``run.log`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from typing import Any
+
+from sgnb.backends.base import Backend, require_backend
+from sgnb.errors import Cancelled
+from sgnb.lang.position import internal
+from sgnb.runtime.core import Core
+from sgnb.runtime.dispatcher import Driver, pool
+from sgnb.runtime.events import EventLog, HostNote, RunStarted
+from sgnb.runtime.state import TICK_SECONDS, State
+from sgnb.runtime.task import Frame, Result
+from sgnb.runtime.variables import fresh, resolved
+
+internal(__name__)
+
+
+class Run:
+    """One execution of a program or a cell: its log, its root state, its end."""
+
+    def __init__(self, core: Core, state: State, enter: Callable[[], Frame | Result]) -> None:
+        self.core = core
+        self.state = state
+        self.driver = Driver(core, enter)
+
+    @property
+    def log(self) -> EventLog:
+        """Everything that happened, replayable."""
+        return self.core.log
+
+    @property
+    def done(self) -> bool:
+        """True when the body has ended and every generation is settled."""
+        return self.core.finished
+
+    @property
+    def status(self) -> str:
+        """``running``, ``finished``, ``stopped`` or ``failed``."""
+        return self.core.status
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why it stopped or failed."""
+        return self.core.error
+
+    @property
+    def value(self) -> Any:
+        """What the body returned (a cell: its last expression). Waits for a lazy value; None before the end."""
+        return resolved(self.driver.task.result)
+
+    def start(self) -> Run:
+        """Let the pool drive it; returns at once."""
+        self.driver.start(pool)
+        return self
+
+    def drive(self, timeout: float | None = None) -> bool:
+        """Run the program on this thread until every state has ended; False if ``timeout`` seconds passed before.
+
+        Raises the run's error, Cancelled if it was stopped. KeyboardInterrupt leaves the run as it is: call ``cancel``.
+        """
+        if not self.driver.drive(timeout):
+            return False
+        if not self.core.wait(lambda: self.core.finished, timeout) and not self.core.cancelled:
+            return False
+        self._raise()
+        return True
+
+    def drive_body(self) -> None:
+        """Run the program on this thread until its body has ended; raises what the body raised."""
+        self.driver.drive()
+        if self.core.body_error is not None:
+            raise self.core.body_error
+        if self.core.cancelled:
+            self._raise()
+
+    def _raise(self) -> None:
+        self.core.wait(lambda: self.core.finished)
+        if self.core.error is not None:
+            raise fresh(self.core.error)
+
+    def result(self, timeout: float | None = None) -> State:
+        """Wait for the end and return the root state; raises the run's error, TimeoutError after ``timeout`` seconds."""
+        if self.driver.pool is None:
+            if not self.driver.drive(timeout):
+                raise TimeoutError("the run has not finished yet")
+        else:
+            self.driver.help_until(lambda: self.core.finished, timeout)
+        if not self.core.wait(lambda: self.core.finished, timeout) and not self.core.finished:
+            raise TimeoutError("the run has not finished yet")
+        self._raise()
+        return self.state
+
+    def cancel(self) -> None:
+        """Stop it: requests are aborted, partial text is kept, the program is told. Returns at once; idempotent."""
+        self.core.cancel()
+        self.driver.advance()
+        if not self.core.finished:
+            self.core.end_cancelled()
+
+    def stream(self, name: str | None = None) -> Iterator[str]:
+        """The root state's text (or one variable's) as it comes; starts the run if nobody drives it."""
+        if self.driver.pool is None and not self.driver.task.done:
+            self.start()
+        return self.state.text_iter(name)
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        if self.driver.pool is None and not self.driver.task.done:
+            self.start()
+        return self.state.text_async_iter()
+
+    def __await__(self) -> Generator[Any, None, State]:
+        return self._wait_async().__await__()
+
+    async def _wait_async(self) -> State:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def tell() -> None:
+            try:
+                loop.call_soon_threadsafe(ended.set)
+            except RuntimeError:
+                pass  # the loop has ended: nobody waits there any more
+
+        self.core.on_done(tell)
+        if self.driver.pool is None and not self.done:
+            self.start()
+        while not ended.is_set():
+            # The tick keeps the loop waking, so that an interrupt of the awaiting cell is seen.
+            try:
+                await asyncio.wait_for(ended.wait(), TICK_SECONDS)
+            except TimeoutError:
+                continue
+        self._raise()
+        return self.state
+
+    def __repr__(self) -> str:
+        return f"<Run {self.core.title or self.core.cell}: {self.status}>"
+
+
+def note(core: Core, text: str, line: int = 0) -> None:
+    """Tell the reader of a run something."""
+    core.append_event(HostNote(text, line))
+
+
+def begin(core: Core, graph: object = None, eager_reason: str = "") -> None:
+    """Log the start of a run; before its states open."""
+    core.append_event(RunStarted(core.title, core.cell, core.backend.model_name, graph, eager_reason))
+
+
+def run_cell(
+    text: str,
+    *,
+    cell_name: str,
+    user_ns: Mapping[str, Any],
+    backend: Backend | None = None,
+    defaults: Mapping[str, Any] | None = None,
+    first_line: int = 1,
+) -> Run:
+    """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell.
+
+    Mistakes that can be known from the text raise ProgramError here, before anything is queued. Nothing runs until
+    ``drive`` (or ``start``, for a background cell) is called.
+    """
+    from sgnb.runtime.cell import start_cell  # noqa: PLC0415  the cell's module needs Run
+
+    return start_cell(
+        text,
+        cell_name=cell_name,
+        user_ns=user_ns,
+        backend=require_backend(backend),
+        defaults=dict(defaults or {}),
+        first_line=first_line,
+    )
+
+
+__all__ = ["Cancelled", "Run", "begin", "note", "run_cell"]
