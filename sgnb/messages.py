@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from sgnb.config import EngineArgs
 from sgnb.sampling_params import SamplingParams
 
 PROTOCOL_VERSION = 1
@@ -585,6 +586,18 @@ class TelemetryFrame(Wire, frozen=True, kw_only=True):
 
 
 # ---------------------------------------------------------------- run folder
+
+
+class EngineSpec(Wire, frozen=True, kw_only=True):
+    """``spec.json``: what the notebook asks for; written before the engine is started, read by both its processes."""
+
+    args: EngineArgs
+    incarnation: str
+    version: str
+    owner_pid: int
+    owner_start_time: int
+    sockets: dict[str, str]
+    """Paths, as in EngineRecord."""
 
 
 class EngineRecord(Wire, frozen=True, kw_only=True):

@@ -76,8 +76,8 @@ class Link(Protocol):
     def pollable(self) -> Any:
         """What a zmq.Poller takes to wait for frames."""
 
-    def close(self) -> None:
-        """End it; frames not sent yet are dropped."""
+    def close(self, linger: int = 0) -> None:
+        """End it; frames not sent yet get ``linger`` milliseconds."""
 
 
 class Router(Protocol):
@@ -93,8 +93,8 @@ class Router(Protocol):
     def pollable(self) -> Any:
         """What a zmq.Poller takes to wait for frames."""
 
-    def close(self) -> None:
-        """End it."""
+    def close(self, linger: int = 0) -> None:
+        """End it; frames not sent yet get ``linger`` milliseconds."""
 
 
 def _prepare(socket: zmq.Socket[bytes]) -> None:
@@ -184,9 +184,9 @@ class ZmqRouter:
         """The socket."""
         return self._socket
 
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close(0)
+    def close(self, linger: int = 0) -> None:
+        """Close the socket; frames still queued get ``linger`` milliseconds (in ``Context.term``)."""
+        self._socket.close(linger)
 
 
 class ZmqLink:
@@ -254,13 +254,13 @@ class ZmqLink:
             seen.append(names.get(int(event["event"]), "other"))
         return seen
 
-    def close(self) -> None:
-        """Close the socket and its monitor."""
+    def close(self, linger: int = 0) -> None:
+        """Close the socket and its monitor; frames still queued get ``linger`` milliseconds (in ``Context.term``)."""
         if self.monitor is not None:
             self._socket.disable_monitor()
             self.monitor.close(0)
             self.monitor = None
-        self._socket.close(0)
+        self._socket.close(linger)
 
 
 class Publisher:
@@ -367,7 +367,7 @@ class MemoryLink:
         """Nothing ever happens to memory."""
         return []
 
-    def close(self) -> None:
+    def close(self, linger: int = 0) -> None:
         """Part from the other end."""
         self._deliver = None
         self._wake.close()
@@ -419,7 +419,7 @@ class MemoryRouter:
         """The wake-up pipe."""
         return self._wake.fileno()
 
-    def close(self) -> None:
+    def close(self, linger: int = 0) -> None:
         """Part from all peers."""
         for peer in self._peers.values():
             peer._deliver = None

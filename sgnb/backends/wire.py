@@ -1,0 +1,120 @@
+"""Blocks to the wire, chunks to events: pure translation between the notebook's instructions and ``messages``.
+
+Notebook process; used by ``backends.engine`` and ``backends.generate``. No sockets, no threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sgnb.backends.base import BackendEvent, Delta, Done, Failed, Sink, Started, TokenInfo
+from sgnb.backends.client import make_error
+from sgnb.errors import RequestError, SgnbError
+from sgnb.lang import instruction as lang
+from sgnb.messages import (
+    Chunk,
+    Decode,
+    Extend,
+    Finish,
+    Init,
+    Label,
+    Mark,
+    Op,
+    Part,
+    RequestMeta,
+    Text,
+    TokenLogprob,
+)
+
+
+def to_wire(block: lang.Block) -> list[Op]:
+    """A recorded block as operations of the wire."""
+    return [_op(instruction) for instruction in block.instructions]
+
+
+def _op(op: lang.Instruction) -> Op:
+    if isinstance(op, lang.Init):
+        return Init(sid=op.sid, extra_key=op.extra_key)
+    if isinstance(op, lang.Extend):
+        return Extend(sid=op.sid, parts=[_part(part) for part in op.parts])
+    line = op.position.line if op.position else 0
+    label = Label(cell=op.cell, branch=op.branch, name=op.name, line=line)
+    return Decode(rid=op.rid, sid=op.sid, params=op.params, label=label)
+
+
+def _part(part: lang.Part) -> Part:
+    if isinstance(part, lang.TextPart):
+        return Text(text=part.text, literal=part.literal)
+    return Mark(role=part.role, begin=part.begin)
+
+
+class SinkWaiter:
+    """A client's Waiter that gives a Sink its events."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._logprobs: dict[str, list[TokenLogprob]] = {}
+
+    def take(self, chunks: list[Chunk]) -> None:
+        """All of one step for this sink, in one call."""
+        events: list[BackendEvent] = []
+        for chunk in chunks:
+            if chunk.started:
+                events.append(Started(chunk.rid))
+            if chunk.text or chunk.ids:
+                events.append(Delta(chunk.rid, chunk.text, _tokens(chunk)))
+            if chunk.logprobs:
+                self._logprobs.setdefault(chunk.rid, []).extend(chunk.logprobs)
+            if chunk.finish is not None:
+                events.append(self._end(chunk, chunk.finish))
+        if events:
+            self._sink(events)
+
+    def _end(self, chunk: Chunk, finish: Finish) -> BackendEvent:
+        logprobs = self._logprobs.pop(chunk.rid, [])
+        if finish.type == "error":
+            error: SgnbError = (
+                make_error(finish.error)
+                if finish.error is not None
+                else RequestError("The request failed.", code="error")
+            )
+            return Failed(error, rid=chunk.rid)
+        meta = to_meta_info(chunk.rid, finish, chunk.meta, logprobs)
+        if chunk.prompt_ids or chunk.output_ids:
+            meta["prompt_ids"], meta["output_ids"] = chunk.prompt_ids, chunk.output_ids
+        return Done(chunk.rid, {"type": finish.type, "matched": finish.matched}, meta)
+
+    def fail(self, error: SgnbError, *, rid: str = "", sid: str = "") -> None:
+        """One request, or one session, failed."""
+        self._logprobs.pop(rid, None)
+        self._sink([Failed(error, rid=rid, sid=sid)])
+
+
+def _tokens(chunk: Chunk) -> tuple[TokenInfo, ...]:
+    if chunk.logprobs:
+        return tuple(TokenInfo(one.id, one.logprob, tuple(one.top)) for one in chunk.logprobs)
+    return tuple(TokenInfo(token) for token in chunk.ids)
+
+
+def to_meta_info(
+    rid: str, finish: Finish, meta: RequestMeta | None, logprobs: list[TokenLogprob]
+) -> dict[str, Any]:
+    """SGLang's ``meta_info``: times in seconds, counts in tokens; log-probabilities as (logprob, id, None)."""
+    count = meta.completion_tokens if meta else 0
+    info: dict[str, Any] = {"id": rid, "finish_reason": finish_reason(finish, count)}
+    if meta is not None:
+        info.update({name: getattr(meta, name) for name in meta.__struct_fields__})
+    if logprobs:
+        info["output_token_logprobs"] = [(one.logprob, one.id, None) for one in logprobs]
+        if any(one.top for one in logprobs):
+            info["output_top_logprobs"] = [[(p, t, None) for p, t in one.top] for one in logprobs]
+    return info
+
+
+def finish_reason(finish: Finish, completion_tokens: int) -> dict[str, Any]:
+    """Our closed list as SGLang's dict."""
+    if finish.type in ("length", "context"):
+        return {"type": "length", "length": completion_tokens}
+    if finish.type == "abort":
+        return {"type": "abort", "message": finish.error.message if finish.error else "Aborted"}
+    return {"type": "stop", "matched": finish.matched}

@@ -1,0 +1,57 @@
+"""``python -m sgnb.engine``: the engine's two processes, and the commands that only the engine's side may carry out.
+
+Started by ``backends.process`` (tokenizer process), by the tokenizer process (``--role scheduler``) and by the CLI
+(``models``, ``doctor``). Parses arguments and nothing else; the token is never among them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m sgnb.engine", description=__doc__)
+    parser.add_argument("--role", choices=("tokenizer", "scheduler"), default="tokenizer")
+    parser.add_argument("--folder", type=Path, help="the run folder, prepared by the notebook's side")
+    parser.add_argument(
+        "--parent", type=int, default=0, help="pid of the tokenizer process (only --role scheduler)"
+    )
+    commands = parser.add_subparsers(dest="command")
+    models = commands.add_parser("models", help="list models, or pull one into the cache")
+    actions = models.add_subparsers(dest="action")
+    actions.add_parser("list", help="what is known and what is in the cache")
+    pull = actions.add_parser("pull", help="fetch a known model into the cache")
+    pull.add_argument("name", nargs="?", help="a known model; default: the embedded one")
+    commands.add_parser("doctor", help="what works here, with the fix for each thing that does not")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one role or command; returns the exit code."""
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    # Each role imports its own half only: the tokenizer process must not pay for torch, nor wait for it.
+    if options.command == "models":
+        from sgnb.engine.commands import models  # noqa: PLC0415
+
+        return models(options.action or "list", getattr(options, "name", None))
+    if options.command == "doctor":
+        from sgnb.engine.doctor import doctor  # noqa: PLC0415
+
+        return doctor()
+    if options.folder is None:
+        parser.error("--folder is missing: engines are started by sgnb.launch() or %sgl launch")
+    if options.role == "scheduler":
+        from sgnb.engine import scheduler_process  # noqa: PLC0415
+
+        return scheduler_process.run(options.folder, options.parent)
+    from sgnb.engine import tokenizer_process  # noqa: PLC0415
+
+    return tokenizer_process.run(options.folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

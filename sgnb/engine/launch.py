@@ -1,0 +1,145 @@
+"""What both engine processes do first: read the run folder, tie their life to their parent's, keep the log small.
+
+Called by ``__main__`` only. No sockets and no torch here: ``tokenizer_process`` and ``scheduler_process`` have the loops.
+
+The chain of lives. The notebook kernel owns the tokenizer process, which owns the scheduler process:
+
+- tokenizer process: watches the owner's pidfd, tells attached clients, ends the scheduler and removes the run folder.
+  PDEATHSIG is SIGHUP, whose handler is libc's own ``alarm``: called with the signal's number, 1, it makes the kernel
+  end this process one second later whatever Python is doing (a watcher in Python waits for the GIL; SIGKILL at once
+  would leave the folder and tell nobody).
+- scheduler process: PDEATHSIG is SIGKILL; it also watches the owner, and ends a stopped parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from sgnb.errors import AuthFailed, EngineStartError, SgnbError
+from sgnb.liveness import process_start_time
+from sgnb.messages import EngineRecord, EngineSpec, ErrorInfo
+
+LOG_BYTES = 1 << 20
+"""The log is cut to its newest half beyond this."""
+_PR_SET_PDEATHSIG = 1
+log = logging.getLogger("sgnb.engine")
+_loaded = time.monotonic()
+
+
+def read_spec(folder: Path) -> EngineSpec:
+    """The run folder's ``spec.json``. Raises EngineStartError naming the file."""
+    path = folder / "spec.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=EngineSpec)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise EngineStartError(f"{path} cannot be used: {error}") from None
+
+
+def read_token(folder: Path) -> bytes:
+    """The secret of this engine; refused unless the file is ours alone."""
+    path = folder / "token"
+    status = path.lstat()
+    if path.is_symlink() or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise AuthFailed(f"{path} must be a file of this user with mode 0600, found {status.st_mode:o}")
+    return path.read_bytes()
+
+
+def write_record(folder: Path, record: EngineRecord) -> None:
+    """``engine.json``, by atomic rename. A full disk is a warning: nothing essential needs it."""
+    temporary = folder / f"engine.json.{os.getpid()}"
+    try:
+        temporary.write_bytes(msgspec.json.encode(record))
+        temporary.rename(folder / "engine.json")
+    except OSError as error:
+        log.warning("engine.json was not written: %s", error)
+
+
+def set_up_process() -> None:
+    """Umask, log format, SIGINT (Stop in a notebook is for the cell, never for the engine)."""
+    os.umask(0o077)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.raiseExceptions = False  # a full disk must not end a process
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
+    )
+
+
+def tie_life_to_parent(parent_pid: int, *, at_once: bool) -> bool:
+    """Arm PDEATHSIG, then look whether the parent is still ours. False: it is gone, end now.
+
+    ``at_once``: SIGKILL. Else one second for a clean end (module docstring). Without prctl only the caller's watch is left.
+    """
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        number = signal.SIGKILL
+        if not at_once:
+            libc.signal.restype = ctypes.c_void_p
+            libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
+            libc.signal(int(signal.SIGHUP), ctypes.cast(libc.alarm, ctypes.c_void_p))
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            number = signal.SIGHUP
+        if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
+            log.warning("PDEATHSIG could not be set (errno %d)", ctypes.get_errno())
+    return os.getppid() == parent_pid
+
+
+def seconds_since_exec() -> float:
+    """Age of this process, from the kernel where it tells."""
+    ticks = process_start_time(os.getpid())
+    if ticks and hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - _loaded
+
+
+def bound_log(folder: Path) -> None:
+    """Cut the log to its newest half when it is over LOG_BYTES. Both processes append to it (O_APPEND)."""
+    path = folder / "engine.log"
+    try:
+        if path.stat().st_size <= LOG_BYTES:
+            return
+        with path.open("r+b") as file:
+            file.seek(-LOG_BYTES // 2, os.SEEK_END)
+            tail = file.read()
+            file.seek(0)
+            file.truncate()
+            file.write(b"... older lines were dropped\n" + tail.partition(b"\n")[2])
+    except OSError:
+        pass  # the log is a help, not a need
+
+
+def remove_folder(folder: Path, spec: EngineSpec, *, everything: bool) -> None:
+    """Take the sockets away, and with ``everything`` the run folder too (else its log stays to be read)."""
+    for path in map(Path, spec.sockets.values()):
+        path.unlink(missing_ok=True)
+        if path.parent != folder:
+            shutil.rmtree(path.parent, ignore_errors=True)
+    if everything:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def to_info(error: BaseException, *, code: str = "error") -> ErrorInfo:
+    """An exception as it crosses to the notebook."""
+    if isinstance(error, SgnbError):
+        return ErrorInfo(kind=type(error).__name__, message=error.message, code=code, hint=error.hint)
+    return ErrorInfo(kind="EngineError", message=f"{type(error).__name__}: {error}", code=code)
+
+
+def describe_end(returncode: int) -> str:
+    """How a child ended, for people."""
+    if returncode >= 0:
+        return f"ended with exit code {returncode}"
+    try:
+        name = signal.Signals(-returncode).name
+    except ValueError:
+        name = "unknown"
+    words = f"was killed (signal {-returncode}, {name})"
+    return words + "; often this means that the machine ran out of memory" if returncode == -9 else words

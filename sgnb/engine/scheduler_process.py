@@ -1,0 +1,176 @@
+"""The scheduler process: torch, the model, the scheduler's loop, telemetry out.
+
+Started by the tokenizer process through ``__main__``. Blocks in poll when idle, steps while there is work and looks at
+its input between steps. What a step does is ``scheduler.scheduler``'s. ``create_runner`` imports torch, here at once and
+in no other process, so that it loads while the tokenizer loads in the other one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from sgnb.config import HEARTBEAT_SECONDS
+from sgnb.engine.launch import (
+    read_spec,
+    read_token,
+    remove_folder,
+    set_up_process,
+    tie_life_to_parent,
+    to_info,
+)
+from sgnb.engine.model_executor.model_runner import create_runner
+from sgnb.engine.model_store import ModelPath, resolve
+from sgnb.engine.scheduler.scheduler import Scheduler
+from sgnb.engine.scheduler.telemetry import Telemetry
+from sgnb.liveness import open_pidfd
+from sgnb.messages import (
+    EngineSpec,
+    SchedulerFailed,
+    SchedulerInput,
+    SchedulerOutput,
+    SchedulerProgress,
+    SchedulerReady,
+    Stop,
+)
+from sgnb.transport import Link, Publisher, Zap, ZmqLink, encode
+
+log = logging.getLogger("sgnb.engine")
+_PROGRESS_SECONDS = 0.05
+_PARENT_SECONDS = 1.5
+"""How long the tokenizer process may take to end after their owner before it is killed: it may be stopped."""
+
+
+def run(folder: Path, parent: int) -> int:
+    """The process: returns its exit code. ``parent`` is the tokenizer process."""
+    set_up_process()
+    spec = read_spec(folder)
+    if not tie_life_to_parent(parent, at_once=True):
+        return 1
+    token = read_token(folder)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    Zap(context, token)
+    publisher = Publisher(context, spec.sockets["telemetry"])
+    link = ZmqLink(context, spec.sockets["scheduler"], token=token)
+    try:
+        _serve(folder, spec, parent, link, publisher)
+        code = 0
+    except Exception as error:
+        log.exception("the scheduler process met a fault")
+        link.send(encode(SchedulerFailed(error=to_info(error))))
+        code = 1
+    link.close(linger=1000)
+    publisher.close()
+    context.term()
+    return code
+
+
+def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: Publisher) -> None:
+    def send(message: SchedulerOutput) -> None:
+        link.send(encode(message))
+
+    model = _resolve(spec)
+    runner = create_runner(spec.args, model, _throttled(send))
+    if runner.notice:
+        log.warning("%s", runner.notice)
+    telemetry = Telemetry()
+    scheduler = Scheduler(spec.args, runner, send, telemetry.emit)
+    beat = Beat(lambda: publisher.send(encode(telemetry.take_frame(spec.incarnation, time.time()))))
+    send(
+        SchedulerReady(
+            vocab_size=runner.vocab_size,
+            context_length=runner.context_length,
+            max_total_tokens=runner.max_total_tokens,
+            dtype=runner.dtype,
+            device=runner.device,
+            attention_backend=runner.attention_backend,
+        )
+    )
+    try:
+        owner = open_pidfd(spec.owner_pid, spec.owner_start_time)
+    except ProcessLookupError:
+        return
+    try:
+        if loop(scheduler, telemetry, beat, link, owner) == "owner ended":
+            _outlive_parent(folder, spec, parent)
+    finally:
+        runner.close()
+
+
+class Beat:
+    """When the next heartbeat is due; ``send`` publishes a frame with everything new, or none."""
+
+    def __init__(self, send: Callable[[], None]) -> None:
+        self._send = send
+        self._next = 0.0
+
+    def send(self) -> None:
+        """Publish now; the next heartbeat moves."""
+        self._send()
+        self._next = time.monotonic() + HEARTBEAT_SECONDS
+
+    @property
+    def wait(self) -> float:
+        """Seconds until one is due; 0 or less: now."""
+        return self._next - time.monotonic()
+
+
+def loop(scheduler: Scheduler, telemetry: Telemetry, beat: Beat, link: Link, owner: int | None) -> str:
+    """Step while there is work, block otherwise, until a Stop comes or the owner ends. Returns why it ended."""
+    decoder = msgspec.msgpack.Decoder(SchedulerInput)
+    poller = zmq.Poller()
+    poller.register(link.pollable, zmq.POLLIN)
+    if owner is not None:
+        poller.register(owner, zmq.POLLIN)
+    while True:
+        scheduler.heartbeat()
+        if telemetry.pending or beat.wait <= 0:
+            beat.send()
+        wait = int(max(0.0, beat.wait) * 1000) + 1 if scheduler.idle else 0
+        ready = dict(poller.poll(wait))
+        if owner in ready:
+            return "owner ended"
+        while (frame := link.recv()) is not None:
+            message = decoder.decode(frame)
+            if isinstance(message, Stop):
+                return message.reason
+            scheduler.receive(message)
+        if not scheduler.idle:
+            scheduler.step()
+
+
+def _resolve(spec: EngineSpec) -> ModelPath:
+    if spec.args.runner == "stub":
+        return ModelPath(name="stub", path=Path(), kind="gguf")
+    return resolve(spec.args.model)
+
+
+def _throttled(send: Callable[[SchedulerOutput], None]) -> Callable[[str, int, int], None]:
+    last: tuple[str, float] = ("", 0.0)
+
+    def progress(step: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if step == last[0] and done < total and now - last[1] < _PROGRESS_SECONDS:
+            return
+        last = (step, now)
+        send(SchedulerProgress(step=step, done=done, total=total))
+
+    return progress
+
+
+def _outlive_parent(folder: Path, spec: EngineSpec, parent: int) -> None:
+    """The owner ended: normally the tokenizer process ends us first. It does not when it is stopped."""
+    deadline = time.monotonic() + _PARENT_SECONDS
+    while time.monotonic() < deadline and os.getppid() == parent:
+        time.sleep(0.02)
+    if os.getppid() == parent:
+        os.kill(parent, signal.SIGKILL)  # still our parent, so it is no other process
+        remove_folder(folder, spec, everything=True)
