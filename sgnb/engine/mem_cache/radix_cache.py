@@ -81,10 +81,6 @@ class TreeNode:
         """An unlocked leaf of the tree; roots never are."""
         return self.alive and not self.lock_ref and not self.children and self.parent is not None
 
-    def __len__(self) -> int:
-        return len(self.key)
-
-
 class RadixCache(BasePrefixCache):
     """The tree, its sizes and its eviction. ``disabled`` keeps the contract and stores nothing."""
 
@@ -123,7 +119,7 @@ class RadixCache(BasePrefixCache):
                 break
             common = _common(child.key, ids, pos)
             pos, node = pos + common, child
-            if common < len(child):
+            if common < len(child.key):
                 break
         return PeekResult(pos, node)
 
@@ -137,7 +133,7 @@ class RadixCache(BasePrefixCache):
             child = self._new_node(node, ids[existing:].copy(), value, extra_key)
             child.last_access, child.doomed = self._tick, node.doomed
             node.children[int(child.key[0])] = child
-            self.evictable_size += len(child)
+            self.evictable_size += len(child.key)
             self.epoch += 1
             self._push(child)
             node = child
@@ -152,7 +148,7 @@ class RadixCache(BasePrefixCache):
             if child is None:
                 break
             common = _common(child.key, ids, pos)
-            if common < len(child):
+            if common < len(child.key):
                 child = self._split(child, common)
             child.last_access = self._tick
             values.append(child.value)
@@ -162,7 +158,7 @@ class RadixCache(BasePrefixCache):
     def _split(self, node: TreeNode, length: int) -> TreeNode:
         """Cut an edge; returns the new upper node, which ends after ``length`` tokens."""
         parent = node.parent
-        assert parent is not None and 0 < length < len(node), "split inside an edge only"
+        assert parent is not None and 0 < length < len(node.key), "split inside an edge only"
         upper = self._new_node(parent, node.key[:length], node.value[:length], node.extra_key)
         upper.lock_ref, upper.last_access, upper.doomed = node.lock_ref, node.last_access, node.doomed
         parent.children[int(upper.key[0])] = upper
@@ -182,8 +178,8 @@ class RadixCache(BasePrefixCache):
             raise IntegrityError(f"lock of evicted node {node.id}")
         for above in _path(node):
             if not above.lock_ref:
-                self.evictable_size -= len(above)
-                self.protected_size += len(above)
+                self.evictable_size -= len(above.key)
+                self.protected_size += len(above.key)
             above.lock_ref += 1
 
     def unlock(self, node: TreeNode) -> None:
@@ -194,8 +190,8 @@ class RadixCache(BasePrefixCache):
             above.lock_ref -= 1
             if above.lock_ref:
                 continue
-            self.evictable_size += len(above)
-            self.protected_size -= len(above)
+            self.evictable_size += len(above.key)
+            self.protected_size -= len(above.key)
             if above.evictable:
                 if above.doomed:
                     self._remove(above)
@@ -237,7 +233,7 @@ class RadixCache(BasePrefixCache):
             if self._order(node) > key:
                 self._push(node)  # used since it was pushed
                 continue
-            freed += len(node)
+            freed += len(node.key)
             self._remove(node)
         self.evicted_total += freed
         return freed
@@ -267,7 +263,7 @@ class RadixCache(BasePrefixCache):
         parent = node.parent
         assert parent is not None and node.evictable, "only an unlocked leaf is removed"
         self.allocator.free(node.value)
-        self.evictable_size -= len(node)
+        self.evictable_size -= len(node.key)
         self.epoch += 1
         del parent.children[int(node.key[0])]
         node.alive = False
@@ -309,11 +305,11 @@ class RadixCache(BasePrefixCache):
         """Raise IntegrityError when sizes, links, locks or edges do not agree (walks the whole tree)."""
         sizes = [0, 0]
         for node in self.nodes():
-            sizes[node.lock_ref > 0] += len(node)
+            sizes[node.lock_ref > 0] += len(node.key)
             parent = node.parent
             if parent is None or parent.children.get(int(node.key[0])) is not node or not node.alive:
                 raise IntegrityError(f"node {node.id} is not its parent's child by its first token")
-            if not len(node) or len(node.key) != len(node.value):
+            if not len(node.key) or len(node.key) != len(node.value):
                 raise IntegrityError(f"node {node.id} has {len(node.key)} tokens and {len(node.value)} slots")
             if node.evictable and node.heap_key is None:
                 raise IntegrityError(f"node {node.id} is an unlocked leaf that eviction does not know")

@@ -78,11 +78,11 @@ class ReqKV:
 
     def release(self, ids: IntArray | None = None) -> TreeNode | None:
         """Give everything up, once; later calls do nothing. ``ids``: tokens to leave in the tree (at most as many as
-        slots); ``None`` leaves nothing new there. Returns the tree's node for ``ids``, for a soft reference."""
+        slots); ``None``, or a flush since ``bind``, leaves nothing new there. Returns the tree's node for ``ids``, for a soft reference."""
         if self.node is None:
             return None
         held, kept, free_from = self.node, None, self.tree_len
-        if ids is not None:
+        if ids is not None and not held.doomed:
             result = self._cache.insert(ids, self.slots[: len(ids)], self.extra_key)
             kept = result.node
             self._allocator.free(self.slots[self.tree_len : min(result.existing, result.stored)])
