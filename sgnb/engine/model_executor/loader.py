@@ -58,9 +58,13 @@ class Weights(ABC):
     def dense(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         """The tensor ``name`` dequantised to ``dtype``, in memory of its own."""
 
-    def q4(self, name: str) -> Q4 | None:
-        """The tensor in its 4-bit form if the file holds it so (Q4_0, Q4_1), else None."""
-        return None
+    def is_q4(self, name: str) -> bool:
+        """Whether the file holds this tensor in a 4-bit form that ``q4`` can give (Q4_0, Q4_1)."""
+        return False
+
+    def q4(self, name: str) -> Q4:
+        """The tensor in its 4-bit form; only where ``is_q4``."""
+        raise KeyError(name)
 
     @abstractmethod
     def close(self) -> None:
@@ -173,11 +177,14 @@ class GGUFWeights(Weights):
         self._count(info.nbytes)
         return torch.from_numpy(values).to(dtype)
 
-    def q4(self, name: str) -> Q4 | None:
+    def is_q4(self, name: str) -> bool:
+        """See Weights.is_q4."""
+        info = self._reader.tensors[self._names[name]]
+        return info.type in ("Q4_0", "Q4_1") and len(info.shape) == 2
+
+    def q4(self, name: str) -> Q4:
         """See Weights.q4; row order as ``dense``."""
         info = self._reader.tensors[self._names[name]]
-        if info.type not in ("Q4_0", "Q4_1") or len(info.shape) != 2:
-            return None
         q, scale, minimum = split_q4(self._reader.read(info.name), info.type, info.shape[0])
         if (order := self._row_order(name)) is not None:
             q, scale, minimum = q[order], scale[order], minimum[order]

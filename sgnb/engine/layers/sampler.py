@@ -1,0 +1,139 @@
+"""Scores to tokens: checks, masks, filters, draws, log-probabilities.
+
+Scheduler process; called once a step by the runners with the scores of the rows that draw. Order: finite check → raw
+log-probabilities → banned ids and grammar mask → temperature → softmax → top_k → top_p → min_p → draw. A draw is the
+argmax of scores plus Gumbel noise that depends only on (seed, tokens drawn so far, token id): equal in any batch, row,
+chunking or retraction. Every row is handled by itself; no state is kept between steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sgnb.messages import ModelWorkerBatch, TokenLogprob
+from sgnb.sampling_params import SamplingParams
+
+_FEW = 256
+
+
+@dataclass(slots=True)
+class Drawn:
+    """Result for the rows given, aligned with them: id (-1 for a bad row), log-probability if asked for, bad or not."""
+
+    ids: list[int]
+    logprobs: list[TokenLogprob | None]
+    bad: list[bool]
+
+
+def sample(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> Drawn:
+    """Draw for ``rows`` of ``batch``; ``logits`` [len(rows), V] fp32 is overwritten. A row is bad when its scores are
+    not finite, or when nothing is left after its masks."""
+    params = [batch.params[row] for row in rows]
+    bad = torch.isfinite(logits.sum(-1)).logical_not_().tolist()
+    raw = [
+        _raw_logprobs(logits[i], p) if _wants_logprob(p) and not bad[i] else None
+        for i, p in enumerate(params)
+    ]
+    _mask_(logits, batch, rows)
+    top_values, top_ids = logits.max(-1)
+    ids: list[int] = top_ids.tolist()
+    for i, (row, value) in enumerate(zip(rows, top_values.tolist(), strict=True)):
+        if bad[i] or value == float("-inf"):
+            bad[i], ids[i] = True, -1
+        elif not params[i].greedy:
+            ids[i] = draw(logits[i], params[i], batch.seeds[row], batch.positions_drawn[row])
+    logprobs = [
+        None if lp is None or bad[i] else _token_logprob(lp, ids[i], params[i].top_logprobs_num)
+        for i, lp in enumerate(raw)
+    ]
+    return Drawn(ids, logprobs, bad)
+
+
+def draw(scores: torch.Tensor, params: SamplingParams, seed: int, position: int) -> int:
+    """One token from masked scores [V] under the filters of ``params``, by noise of (seed, position)."""
+    scaled = scores / params.temperature
+    kept = kept_ids(scaled, params)
+    noise = gumbel_noise(seed, position, scores.shape[0])
+    if kept is None:
+        return int((scaled + noise.to(scaled.device)).argmax())
+    return int(kept[(scaled[kept] + noise.to(scaled.device)[kept]).argmax()])
+
+
+def kept_ids(scaled: torch.Tensor, params: SamplingParams) -> torch.Tensor | None:
+    """Ids that survive top_k, top_p and min_p (all of them measured on the softmax of ``scaled``); None: no filter.
+
+    Ties are broken by the lower id. top_p keeps the shortest run of the most likely tokens that reaches it, min_p what
+    has at least that share of the most likely token; the most likely token is always kept.
+    """
+    top_k = params.top_k if 0 < params.top_k < scaled.shape[0] else 0
+    if not top_k and params.top_p >= 1 and params.min_p <= 0:
+        return None
+    probs = scaled.softmax(-1)
+    if top_k:
+        ids = _at_least(probs, torch.topk(probs, top_k).values[-1])[:top_k]
+    elif params.top_p < 1:
+        few = torch.topk(probs, min(_FEW, probs.shape[0])).values
+        # the rest cannot matter when these few reach top_p already
+        enough = float(few.sum()) >= params.top_p
+        ids = _at_least(probs, few[-1] if enough else probs.new_zeros(()))
+    else:
+        ids = _at_least(probs, probs.max() * params.min_p)
+    p = probs[ids]
+    keep = torch.ones_like(p, dtype=torch.bool)
+    if params.top_p < 1:
+        keep &= p.cumsum(-1) - p < params.top_p
+    if params.min_p > 0:
+        keep &= p >= p[0] * params.min_p
+    keep[0] = True
+    return ids[keep]
+
+
+def _at_least(probs: torch.Tensor, threshold: torch.Tensor) -> torch.Tensor:
+    """Ids with at least ``threshold``, most likely first, ties by id."""
+    ids = (probs >= threshold).nonzero()[:, 0]
+    return ids[probs[ids].sort(descending=True, stable=True).indices]
+
+
+def gumbel_noise(seed: int, position: int, n: int) -> torch.Tensor:
+    """Gumbel noise fp32 [n] on the CPU: entry ``i`` is a function of (seed, position, i) alone.
+
+    Philox is counter-based: the seed is its key and the position the top word of its counter, so no draw depends on an
+    earlier one. 23 bits each, taken at the middle of their step: never 0 or 1, so the logarithms are finite.
+    """
+    bits = np.random.Philox(key=seed, counter=position << 192).random_raw(-(-n // 2))
+    words = torch.from_numpy(bits.view(np.uint32)[:n] >> np.uint32(9)).float()
+    uniform = words.add_(0.5).mul_(2.0**-23)
+    return uniform.log_().neg_().log_().neg_()
+
+
+def _mask_(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> None:
+    """-inf for banned ids and for what the grammar's bitmask excludes. Ids outside the vocabulary cannot be drawn anyway."""
+    vocab = logits.shape[-1]
+    for i, row in enumerate(rows):
+        if banned := [t for t in batch.banned[row] if 0 <= t < vocab]:
+            logits[i, banned] = float("-inf")
+    if batch.bitmask is not None:
+        words = np.frombuffer(batch.bitmask, dtype=np.uint8).reshape(len(batch.params), -1)[rows]
+        allowed = torch.from_numpy(np.unpackbits(words, axis=1, bitorder="little")[:, :vocab]).to(
+            logits.device
+        )
+        logits.masked_fill_(allowed == 0, float("-inf"))
+
+
+def _wants_logprob(params: SamplingParams) -> bool:
+    return params.return_logprob or params.top_logprobs_num > 0
+
+
+def _raw_logprobs(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    return scores.log_softmax(-1)
+
+
+def _token_logprob(logprobs: torch.Tensor, token: int, top: int) -> TokenLogprob:
+    best: list[tuple[float, int]] = []
+    if top:
+        values, ids = torch.topk(logprobs, min(top, logprobs.shape[0]))
+        best = list(zip(values.tolist(), ids.tolist(), strict=True))
+    return TokenLogprob(id=token, logprob=float(logprobs[token]), top=best)

@@ -1,0 +1,71 @@
+"""A ModelWorkerBatch as tensors: what one forward pass of a model reads.
+
+Scheduler process; made by the torch runner once a step. It also brings the runner's request table up to date, which is
+why it is made exactly once per batch. No sampling here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from sgnb.engine.attention.base import AttentionBackend
+from sgnb.engine.mem_cache.memory_pool import ReqToTokenPool, TokenToKVPool
+from sgnb.engine.model_executor.model_runner import RowSpan
+from sgnb.messages import ModelWorkerBatch
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """N new tokens of B rows. Index tensors are int64 on the model's device."""
+
+    spans: list[RowSpan]
+    input_ids: torch.Tensor  # [N]
+    positions: torch.Tensor  # [N]
+    out_cache_loc: torch.Tensor  # [N]
+    last_index: torch.Tensor | None
+    """Flat index of each row's last new token [B]; None when every row has just one (they are the rows)."""
+    highest_position: int
+    dtype: torch.dtype
+    device: torch.device
+    req_to_token_pool: ReqToTokenPool
+    token_to_kv_pool: TokenToKVPool
+    attn_backend: AttentionBackend
+
+    @classmethod
+    def init_new(
+        cls,
+        batch: ModelWorkerBatch,
+        spans: list[RowSpan],
+        req_to_token_pool: ReqToTokenPool,
+        token_to_kv_pool: TokenToKVPool,
+        attn_backend: AttentionBackend,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> ForwardBatch:
+        """Tensors of a checked batch; writes the rows' slots into the request table."""
+        positions: list[int] = []
+        for span in spans:
+            locs = batch.prefix_locs[span.row]
+            if locs:
+                req_to_token_pool.write(span.req_pool_idx, 0, locs)
+            new = batch.out_cache_loc[span.start : span.start + span.extend_len]
+            req_to_token_pool.write(span.req_pool_idx, span.prefix_len, new)
+            positions.extend(range(span.prefix_len, span.seq_len))
+        single = len(positions) == len(spans)
+        return cls(
+            spans=spans,
+            input_ids=torch.tensor(batch.input_ids, device=device),
+            positions=torch.tensor(positions, device=device),
+            out_cache_loc=torch.tensor(batch.out_cache_loc, device=device),
+            last_index=None
+            if single
+            else torch.tensor([s.start + s.extend_len - 1 for s in spans], device=device),
+            highest_position=max(span.seq_len for span in spans) - 1,
+            dtype=dtype,
+            device=device,
+            req_to_token_pool=req_to_token_pool,
+            token_to_kv_pool=token_to_kv_pool,
+            attn_backend=attn_backend,
+        )

@@ -1,0 +1,148 @@
+"""The runner seam: what the scheduler knows of a model, and how it gets one.
+
+Scheduler process. ``create_runner`` is called once by the engine's start; ``forward`` once a step. Nothing here or
+behind it may see a ``Req`` or any other scheduler object: a runner consumes ModelWorkerBatch records only, so that it
+can sit inline, in a thread or in another process. No torch in this module: the stub runner must start without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from sgnb.config import EngineArgs
+from sgnb.engine.model_store import ModelPath
+from sgnb.errors import EngineStartError
+from sgnb.messages import ModelWorkerBatch, ModelWorkerOutput
+
+Progress = Callable[[str, int, int], None]
+"""Called with (step, done, total): ``weights`` in bytes, ``kv`` in slots."""
+
+_RUNNERS = {
+    "torch": ("sgnb.engine.model_executor.torch_runner", "TorchRunner"),
+    "transformers": ("sgnb.engine.model_executor.transformers_runner", "TransformersRunner"),
+    "stub": ("sgnb.engine.model_executor.stub_runner", "StubRunner"),
+}
+
+
+class BaseRunner(ABC):
+    """A loaded model with its KV pool. Attributes are set by ``__init__`` and never change."""
+
+    vocab_size: int
+    context_length: int
+    max_total_tokens: int
+    """KV slots; numbers 0…max_total_tokens are legal (one more, so that slot 0 may be kept for padding)."""
+    dtype: str
+    device: str
+    attention_backend: str
+    max_running: int
+    """Rows of the request table: ``req_pool_indices`` are 0…max_running - 1."""
+    notice: str = ""
+    """A sentence for the log (a small pool, a slow dtype), or empty."""
+
+    @abstractmethod
+    def forward(self, batch: ModelWorkerBatch) -> ModelWorkerOutput:
+        """Compute one step. Rows with non-finite logits come back in ``bad_rows``, the others are unaffected.
+        ValueError for a record that contradicts itself or leaves the pool: a fault of the caller."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free memory. Idempotent."""
+
+
+def create_runner(args: EngineArgs, model: ModelPath, progress: Progress) -> BaseRunner:
+    """Load ``model`` behind the runner that ``args`` names. Raises EngineStartError or ModelFileError."""
+    module, name = _RUNNERS[args.runner]
+    try:
+        factory = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in ("transformers", "torch"):
+            raise
+        raise EngineStartError(
+            f"the {args.runner} runner needs {package}, which is not installed",
+            hint='pip install "sgnb[reference]"' if package == "transformers" else "pip install torch",
+        ) from None
+    return cast(BaseRunner, factory(args, model, progress))
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpan:
+    """One row of a checked batch: its new tokens are ``start … start + extend_len`` of the flat arrays."""
+
+    row: int
+    start: int
+    extend_len: int
+    prefix_len: int
+    req_pool_idx: int
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens after this step."""
+        return self.prefix_len + self.extend_len
+
+
+def context_of(args: EngineArgs, model_context: int) -> int:
+    """The context to run with; EngineStartError when more is asked than the model has."""
+    if args.context_length is None:
+        return model_context
+    if args.context_length > model_context:
+        raise EngineStartError(
+            f"context_length {args.context_length} is more than the model's {model_context}",
+            hint=f"Give at most {model_context}.",
+        )
+    return args.context_length
+
+
+def check_batch(batch: ModelWorkerBatch, runner: BaseRunner) -> list[RowSpan]:
+    """The rows of a batch, after checking every length, id and slot against the runner. ValueError names the row."""
+    rows = len(batch.req_pool_indices)
+    per_row = ("seq_lens", "prefix_lens", "extend_lens", "prefix_locs", "sample", "params", "seeds")
+    for name in (*per_row, "positions_drawn", "banned"):
+        if len(getattr(batch, name)) != rows:
+            raise ValueError(f"{name}: expected {rows} rows, found {len(getattr(batch, name))}")
+    if not rows:
+        raise ValueError("a batch needs at least one row")
+    if len(set(batch.req_pool_indices)) != rows:
+        raise ValueError(f"req_pool_indices: expected distinct rows, found {batch.req_pool_indices}")
+    total = sum(batch.extend_lens)
+    for name in ("input_ids", "out_cache_loc"):
+        if len(getattr(batch, name)) != total:
+            raise ValueError(f"{name}: expected {total} entries, found {len(getattr(batch, name))}")
+    _check_range("input_ids", batch.input_ids, 0, runner.vocab_size)
+    _check_range("out_cache_loc", batch.out_cache_loc, 0, runner.max_total_tokens + 1)
+    _check_range("req_pool_indices", batch.req_pool_indices, 0, runner.max_running)
+    if len(set(batch.out_cache_loc)) != total:
+        raise ValueError("out_cache_loc: a slot is there twice")
+    if batch.bitmask is not None and len(batch.bitmask) != rows * 4 * -(-runner.vocab_size // 32):
+        raise ValueError(
+            f"bitmask: expected {rows} rows for {runner.vocab_size} ids, found {len(batch.bitmask)} bytes"
+        )
+    spans = []
+    start = 0
+    for row in range(rows):
+        extend, prefix, locs = batch.extend_lens[row], batch.prefix_lens[row], batch.prefix_locs[row]
+        if extend < 1 or prefix < 0 or batch.seq_lens[row] != prefix + extend:
+            raise ValueError(
+                f"row {row}: prefix {prefix} + extend {extend} is not seq_len {batch.seq_lens[row]}"
+            )
+        if batch.seq_lens[row] > runner.context_length:
+            raise ValueError(
+                f"row {row}: {batch.seq_lens[row]} tokens exceed the context of {runner.context_length}"
+            )
+        if locs is not None:
+            if len(locs) != prefix:
+                raise ValueError(f"row {row}: prefix_locs: expected {prefix} slots, found {len(locs)}")
+            _check_range(f"row {row}: prefix_locs", locs, 0, runner.max_total_tokens + 1)
+        spans.append(RowSpan(row, start, extend, prefix, batch.req_pool_indices[row]))
+        start += extend
+    return spans
+
+
+def _check_range(name: str, values: list[int], low: int, stop: int) -> None:
+    if values and (min(values) < low or max(values) >= stop):
+        bad = next(v for v in values if not low <= v < stop)
+        raise ValueError(f"{name}: expected {low}..{stop - 1}, found {bad}")
