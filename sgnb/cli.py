@@ -1,0 +1,66 @@
+"""The ``sgnb`` command: ``models``, ``doctor``, ``engines``. Thin: what needs the engine's side is asked of it.
+
+Runs in the user's shell. Only ``python -m sgnb.engine`` may import torch, so models and doctor are started there by
+name, with this terminal as their own. No logic of models or checks here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import sgnb
+from sgnb.backends.process import list_records
+from sgnb.errors import SgnbError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="sgnb", description="LLM programs in notebooks.")
+    parser.add_argument("--version", action="version", version=f"sgnb {sgnb.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    models = commands.add_parser("models", help="list the models that can be launched by name, or fetch one")
+    actions = models.add_subparsers(dest="action")
+    actions.add_parser("list", help="what is known and what is in the cache")
+    pull = actions.add_parser("pull", help="fetch a model into the cache")
+    pull.add_argument("name", nargs="?", help="default: the embedded model")
+    commands.add_parser("doctor", help="check what works here; each thing that does not comes with its fix")
+    commands.add_parser("engines", help="list the engines that run now")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code (0: done, 1: it failed, 2: wrong usage, 130: interrupted)."""
+    options = build_parser().parse_args(argv)
+    if options.command == "engines":
+        return _engines()
+    command = [options.command]
+    if options.command == "models":
+        command += [options.action or "list", *([options.name] if getattr(options, "name", None) else [])]
+    child = subprocess.Popen([sys.executable, "-m", "sgnb.engine", *command])
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        child.wait()  # it got the interrupt too, and leaves nothing half-written
+        return 130
+
+
+def _engines() -> int:
+    try:
+        records = list_records()
+    except SgnbError as error:
+        print(error, file=sys.stderr)
+        return 1
+    for record in records:
+        print(
+            f"{record.name:<20} {record.model:<32} {record.state:<9} pid {record.pid}, owner {record.owner_pid}"
+        )
+    if not records:
+        print("No engine is running. sgnb.launch() in Python or %sgl launch in a notebook starts one.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
