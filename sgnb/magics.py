@@ -1,0 +1,295 @@
+"""The magics ``%sgl`` and ``%%sgl``: parse the line, call, display. Loading and unloading the extension.
+
+Notebook process, called by IPython on the cell's thread. Thin: options are ``magic_options``'s, the cell's life is
+``cell``'s, engines are ``controls``'s. Loading must stay below half a second and never import torch; ipywidgets waits
+for the first display.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+
+from sgnb import completion, debug_table, magic_options, panel
+from sgnb import controls as control
+from sgnb.backends.base import Backend, get_default_backend
+from sgnb.cell import CellOptions, CellRun
+from sgnb.config import DEFAULT_MODEL
+from sgnb.errors import EngineError
+from sgnb.interrupts import InterruptGate, StoppedByUser
+from sgnb.tap import Tap
+from sgnb.widgets import output, words
+from sgnb.widgets.publisher import get_publisher
+
+LOG_LINES = 20
+
+
+@magics_class
+class SglMagics(Magics):
+    """Both magics over one set of controls."""
+
+    def __init__(self, shell: Any, controls: control.Controls) -> None:
+        super().__init__(shell)
+        self._controls = controls
+
+    # ------------------------------------------------------------ %sgl
+
+    @no_var_expand
+    @line_magic("sgl")
+    def sgl_line(self, line: str) -> None:
+        """Start, stop and look at the engine that programs of this notebook run on.
+
+        %sgl launch [MODEL] [options]   start an engine and wait until it is ready
+        %sgl stop [--yes]               end it and free its memory
+        %sgl restart                    end it and start it again with the same arguments
+        %sgl status                     state, model and numbers
+        %sgl log [N]                    the last N lines of its log (20)
+        %sgl attach NAME                use an engine that another notebook started
+        %sgl engines                    all engines of this user
+        %sgl flush                      empty the cache of what nobody uses
+
+        Options of launch are the engine's arguments: --name, --dtype, --device, --max-total-tokens,
+        --context-length, --schedule-policy, --deterministic and so on (press Tab).
+
+        Examples
+        --------
+        ::
+
+            %sgl launch
+            %sgl launch smollm2-135m-instruct --name main --max-total-tokens 16384
+        """
+        __tracebackhide__ = True
+        given = magic_options.split_line(line)
+        if not given:
+            raise UsageError(magic_options.LINE_USAGE)
+        command, rest = given[0], given[1:]
+        known: dict[str, Callable[[list[str]], None]] = {
+            name: getattr(self, f"_{name}") for name in magic_options.COMMANDS
+        }
+        if command in ("-h", "--help", "help"):
+            print("\n".join(f"%sgl {name} {text}" for name, text in magic_options.COMMANDS.items()))
+            return
+        if command not in known:
+            raise UsageError(f"%sgl: unknown command {command!r}; {magic_options.LINE_USAGE}")
+        known[command](rest)
+
+    def _launch(self, rest: list[str]) -> None:
+        model, args = magic_options.parse_launch(rest)
+        self._await(self._controls.launch(model, **args))
+
+    def _restart(self, rest: list[str]) -> None:
+        _no_arguments("restart", rest)
+        self._await(self._controls.restart())
+
+    def _await(self, engine: Any) -> None:
+        __tracebackhide__ = True
+        quiet = words.deterministic() or output.display_mode(self.shell) == "static"
+        began = time.monotonic()
+
+        def report(detail: str) -> None:
+            if not quiet:
+                print(f"{engine.name}: {detail}", flush=True)
+
+        try:
+            control.await_ready(engine, report)
+        except KeyboardInterrupt:
+            raise StoppedByUser(f"engine {engine.name} goes on starting; %sgl stop ends it") from None
+        took = "" if quiet else f" after {words.duration(time.monotonic() - began)}"
+        print(f"Engine {engine.name} is ready{took}: {control.describe(engine)}")
+
+    def _stop(self, rest: list[str]) -> None:
+        unknown = [word for word in rest if word not in ("--yes", "-y")]
+        if unknown:
+            raise UsageError(f"%sgl stop: unrecognized arguments: {' '.join(unknown)}")
+        engine = self._controls.require()
+        others = others_attached(engine)
+        if others and not rest:
+            noun = "notebook uses" if others == 1 else "notebooks use"
+            raise EngineError(
+                f"{others} other {noun} engine {engine.name}.",
+                hint="Stop it for them too with %sgl stop --yes.",
+            )
+        print(self._controls.stop())
+
+    def _status(self, rest: list[str]) -> None:
+        _no_arguments("status", rest)
+        engine = self._controls.current()
+        if engine is None:
+            print("No engine is running. Start one with %sgl launch.")
+            return
+        print(f"Engine {engine.name}, {engine.state}: {control.describe(engine)}")
+        if engine.error:
+            print(words.visible(str(engine.error)))
+        if engine.state in ("idle", "running"):
+            stats = engine.stats()
+            for name, value in panel.five_numbers(stats):
+                print(f"  {name:<10} {value}")
+
+    def _log(self, rest: list[str]) -> None:
+        if len(rest) > 1 or not all(word.isdecimal() for word in rest):
+            raise UsageError("%sgl log takes a number of lines, for example: %sgl log 50")
+        lines = self._controls.require().log(int(rest[0]) if rest else LOG_LINES)
+        print("\n".join(words.visible(line) for line in lines) or "The log is empty.")
+
+    def _attach(self, rest: list[str]) -> None:
+        if len(rest) != 1:
+            raise UsageError("%sgl attach takes one name; %sgl engines lists them")
+        engine = self._controls.attach(rest[0])
+        self._await(engine)
+
+    def _engines(self, rest: list[str]) -> None:
+        _no_arguments("engines", rest)
+        records = self._controls.records()
+        current = self._controls.current()
+        if not records:
+            print("No engine is running. Start one with %sgl launch.")
+        for record in records:
+            mark = "*" if current is not None and current.name == record.name else " "
+            print(
+                f"{mark} {record.name:<12} {record.state:<9} {words.visible(record.model)}  pid {record.pid}"
+            )
+
+    def _flush(self, rest: list[str]) -> None:
+        _no_arguments("flush", rest)
+        print(self._controls.flush())
+
+    # ------------------------------------------------------------ %%sgl
+
+    @no_var_expand
+    @cell_magic("sgl")
+    def sgl_cell(self, line: str, cell: str) -> None:
+        r"""Run the cell as a program on the engine; its text streams into a view with the cost of each gen.
+
+        The state is ``s``; gen, system, user and assistant are there; other names come from the notebook.
+        The body is Python, taken as it stands: braces and $ are expanded neither in it nor in the line.
+
+        -o NAME              bind the program's state: NAME["x"], NAME.text(), and later cells append to it
+        --max-tokens N, --temperature N, --top-p N, --top-k N, --min-p N, --seed N, --stop TEXT
+                             defaults of the cell's gens (a gen's own argument wins; max_tokens is 128 unless given)
+        --background         return at once; the view goes on
+        --debug              show each instruction with its state, ids, reused ids and milliseconds
+        --engine NAME        run on this engine, not on the current one
+
+        Examples
+        --------
+        ::
+
+            %%sgl -o capital --temperature 0
+            s += user("What is the capital of France?")
+            s += assistant(gen("answer", max_tokens=40))
+
+            %%sgl --stop "\n" --max-tokens 60
+            s += "Q: " + question + "\nA:" + gen("a")
+        """
+        __tracebackhide__ = True
+        if not cell.strip():
+            raise UsageError(magic_options.CELL_USAGE)
+        options = magic_options.parse_cell(line)
+        with InterruptGate() as gate:
+            cell_run = CellRun(
+                self.shell, options, gate, lambda: self._backend(options), self._model(options)
+            )
+            run = cell_run.start(cell, self._first_line())
+            if options.background:
+                cell_run.drive_in_background()
+                return
+            try:
+                cell_run.drive()
+            finally:
+                if isinstance(cell_run.backend, Tap):
+                    debug_table.show(self.shell, cell_run.backend, run.log)
+
+    def _model(self, options: CellOptions) -> str:
+        """The model's name as far as it is known before the engine is asked."""
+        backend = get_default_backend()
+        if backend is None or (options.engine and getattr(backend, "name", "") != options.engine):
+            found = [record.model for record in self._controls.records() if record.name == options.engine]
+            return found[0] if found else DEFAULT_MODEL
+        return backend.model_name
+
+    def _backend(self, options: CellOptions) -> tuple[Backend, str]:
+        """The backend of a cell, and what to tell the reader about it; starts the default engine if there is none."""
+        if options.engine:
+            return self._controls.find(options.engine), ""
+        backend, engine = get_default_backend(), self._controls.current()
+        if backend is not None and engine is None:
+            return backend, ""  # a backend of another kind, set by the user
+        if engine is not None and engine.state in control.ALIVE:
+            return engine, ""
+        if engine is not None:
+            raise EngineError(
+                f"Engine {engine.name} has ended: {words.visible(str(engine.error or engine.state))}",
+                hint="Start it again with %sgl restart; variables of the notebook stay.",
+            )
+        engine = self._controls.launch()
+        return engine, f"No engine was running: started {engine.name} ({words.visible(engine.model_name)})."
+
+    def _first_line(self) -> int:
+        """The line of the notebook cell at which the program begins: blank lines above the magic count."""
+        history = getattr(self.shell, "history_manager", None)
+        raw = history.input_hist_raw[-1] if history is not None and history.input_hist_raw else ""
+        body = raw.lstrip()
+        if not body.startswith("%%sgl"):
+            return 2
+        return raw[: len(raw) - len(body)].count("\n") + 2
+
+
+def _no_arguments(command: str, rest: list[str]) -> None:
+    if rest:
+        raise UsageError(f"%sgl {command}: unrecognized arguments: {' '.join(rest)}")
+
+
+def others_attached(engine: Any) -> int:
+    """How many other clients use an engine of ours; 0 when it is not ours or does not answer."""
+    if not engine.owner or engine.state not in ("idle", "running"):
+        return 0
+    try:
+        return max(0, len(engine.clients()) - 1)
+    except EngineError:
+        return 0
+
+
+# ---------------------------------------------------------------- the extension
+
+_loaded: list[Callable[[], None]] = []
+
+
+def load(shell: Any) -> None:
+    """Register the magics, completion and the panel. A second call changes nothing."""
+    if _loaded:
+        return
+    controls = control.Controls()
+    shell.register_magics(SglMagics(shell, controls))
+    options = [flag for action in magic_options.cell_parser()._actions for flag in action.option_strings]
+    commands: dict[str, list[str]] = {name: [] for name in magic_options.COMMANDS} | {
+        "launch": [*magic_options.engine_flags()],
+        "stop": ["--yes"],
+    }
+    matcher = completion.make_matcher(commands, options)
+    completer = getattr(shell, "Completer", None)
+    if completer is not None:
+        completer.custom_matchers.append(matcher)
+    hub = panel.PanelHub(controls)
+    hub.start(shell)
+
+    def unload_all() -> None:
+        hub.stop()
+        if completer is not None and matcher in completer.custom_matchers:
+            completer.custom_matchers.remove(matcher)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("sgl", None)
+        shell.magics_manager.registry.pop("SglMagics", None)
+        output.retire_all()
+        get_publisher().stop()
+
+    _loaded.append(unload_all)
+
+
+def unload(shell: Any) -> None:
+    """Remove hooks, comms, matchers and threads; the engine stays and is found again."""
+    while _loaded:
+        _loaded.pop()()

@@ -1,0 +1,76 @@
+"""Backends that stand between a cell's run and its engine: one starts it at first use, one remembers what passes.
+
+Notebook process; made by ``magics`` for a cell. They pass everything on unchanged; states of the cell keep them. No
+display here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from sgnb.backends.base import Backend, Sink, TemplateInfo
+from sgnb.lang.instruction import Block
+
+
+class LazyBackend(Backend):
+    """A backend that is got when it is first needed: a cell with a mistake starts no engine.
+
+    ``get`` is called once, on the thread that first needs it; ``model`` is the name shown before.
+    """
+
+    def __init__(self, get: Callable[[], Backend], model: str) -> None:
+        self._get = get
+        self._model = model
+        self._inner: Backend | None = None
+
+    @property
+    def inner(self) -> Backend:
+        """The backend behind; raises what ``get`` raises."""
+        if self._inner is None:
+            self._inner = self._get()
+        return self._inner
+
+    def new_sid(self) -> str:
+        """As the backend behind."""
+        return self.inner.new_sid()
+
+    def new_rid(self) -> str:
+        """As the backend behind."""
+        return self.inner.new_rid()
+
+    def template(self) -> TemplateInfo:
+        """As the backend behind."""
+        return self.inner.template()
+
+    def submit(self, block: Block, sink: Sink) -> None:
+        """As the backend behind."""
+        self.inner.submit(block, sink)
+
+    def abort(self, rids: Sequence[str] = (), sids: Sequence[str] = ()) -> None:
+        """As the backend behind; before there is one there is nothing to abort."""
+        if self._inner is not None:
+            self._inner.abort(rids, sids)
+
+    def release(self, sids: Sequence[str]) -> None:
+        """As the backend behind."""
+        if self._inner is not None:
+            self._inner.release(sids)
+
+    @property
+    def model_name(self) -> str:
+        """Of the backend behind, once there is one."""
+        return self._inner.model_name if self._inner is not None else self._model
+
+
+class Tap(LazyBackend):
+    """Keeps (monotonic time, block) of all that passes."""
+
+    def __init__(self, get: Callable[[], Backend], model: str) -> None:
+        super().__init__(get, model)
+        self.blocks: list[tuple[float, Block]] = []
+
+    def submit(self, block: Block, sink: Sink) -> None:
+        """Remember the block and pass it on."""
+        self.blocks.append((time.monotonic(), block))
+        super().submit(block, sink)

@@ -1,0 +1,266 @@
+"""Where a ``%%sgl`` cell shows its run: a widget in a notebook, one static table, or plain text in a terminal.
+
+Notebook process. ``magics`` picks one with ``open_output`` and calls ``begin``, ``starting``, ``finish``; the calls come
+from the cell's thread, or for ``--background`` from the thread that drives the run. Keeps the count of live widgets
+bounded. Runs no program; the words are ``widgets.static``'s, the live view is ``widgets.program``'s.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Protocol
+from uuid import uuid4
+
+from sgnb.runtime import events as ev
+from sgnb.runtime.events import EventLog
+from sgnb.widgets import words
+from sgnb.widgets.program import ProgramView
+from sgnb.widgets.publisher import get_publisher
+from sgnb.widgets.static import fold_log, html_of, last_line, text_of
+
+KEPT_VIEWS = 32
+"""Finished views that stay live; older ones are left to their static form."""
+
+
+class CellOutput(Protocol):
+    """What a cell shows of its run."""
+
+    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
+        """The run exists: show it."""
+
+    def starting(self, word: str, detail: str) -> None:
+        """The engine starts; may come before ``begin``."""
+
+    def finish(self, status: str | None = None) -> None:
+        """The run ended, or is shown as ``status`` because it does not answer. Called once."""
+
+
+def display_mode(shell: Any) -> str:
+    """``static`` (``SGNB_DISPLAY=static``), ``widget`` in a kernel, else ``terminal``."""
+    if getattr(shell, "kernel", None) is None:
+        return "terminal"
+    return "static" if os.environ.get("SGNB_DISPLAY", "").lower() == "static" else "widget"
+
+
+def open_output(shell: Any, *, background: bool) -> CellOutput:
+    """The output for the cell that runs now."""
+    mode = display_mode(shell)
+    if mode == "terminal":
+        return TerminalOutput(background=background)
+    return StaticOutput(shell) if mode == "static" else WidgetOutput(shell, background=background)
+
+
+class WidgetOutput:
+    """A live widget under a display id, made into one bundle (widget view, HTML, plain text) at the end."""
+
+    def __init__(self, shell: Any, *, background: bool) -> None:
+        self.due: float | None = None
+        self._shell = shell
+        self._background = background
+        self._display_id = f"sgnb-{uuid4().hex}"
+        self._context = (
+            contextvars.copy_context()
+        )  # holds the parent message: late output stays with this cell
+        self._cell = _cell_key(shell)
+        self._view: ProgramView | None = None
+        self._status: str | None = None
+        self._sent = 0
+
+    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
+        """Display the widget; the output is created here and changed once, at the end."""
+        if self._view is not None:  # it was shown while the engine started
+            self._view.on_stop = on_stop
+            self._view.follow(log)
+            return
+        self._open(ProgramView(log, on_stop=on_stop))
+
+    def starting(self, word: str, detail: str) -> None:
+        """Show a start step in the header; the first one shows the view, before there is a run."""
+        if self._view is None:
+            self._open(ProgramView(EventLog()))
+        if self._view is not None:
+            self._view.show_start(word, detail)
+
+    def _open(self, view: ProgramView) -> None:
+        self._view = view
+        _forget(self._cell)
+        view.open()
+        self._publish(view.bundle(), update=False)
+
+    def finish(self, status: str | None = None) -> None:
+        """Last picture, then the bundle: at once in the foreground, in the publisher's turn in the background."""
+        if self._view is None:
+            return
+        self._view.end(status, now=not self._background)
+        if self._background:
+            get_publisher().add(self)
+            return
+        get_publisher().send_now(self._send_bundle)
+        _keep(self._cell, self)
+
+    def publish(self) -> bool:
+        """Publisher's thread: the two last messages of a run in the background, one a turn."""
+        if self._view is None or self._sent >= 2:
+            get_publisher().remove(self)
+            return False
+        self._sent += 1
+        if self._sent == 1:
+            self._view.send_snapshot()
+            get_publisher().wake(self)
+            return True
+        self._send_bundle()
+        get_publisher().remove(self)
+        _keep(self._cell, self)
+        return True
+
+    def retire(self, *, visible: bool) -> None:
+        """Close the widget; ``visible``: its output is still on the page and becomes the static form first."""
+        if self._view is None:
+            return
+        if visible:
+            get_publisher().send_now(lambda: self._publish(self._static_bundle(), update=True))
+        self._view.close()
+
+    def _static_bundle(self) -> dict[str, Any]:
+        return self._view.bundle(widget=False) if self._view else {}
+
+    def _send_bundle(self) -> None:
+        if self._view is not None:
+            self._publish(self._view.bundle(), update=True)
+
+    def _publish(self, data: dict[str, Any], *, update: bool) -> None:
+        publish = self._shell.display_pub.publish
+        context = self._context.copy()  # a context can be entered once at a time
+        context.run(publish, data, metadata={}, transient={"display_id": self._display_id}, update=update)
+
+
+class StaticOutput:
+    """One ``display_data`` with HTML and plain text at the end; nothing before it."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._context = contextvars.copy_context()
+        self._log: EventLog | None = None
+
+    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
+        """Remember the log."""
+        self._log = log
+
+    def starting(self, word: str, detail: str) -> None:
+        """Nothing moves in the static form."""
+
+    def finish(self, status: str | None = None) -> None:
+        """Display the table."""
+        if self._log is None:
+            return
+        fold = fold_log(self._log, status=status)
+        data = {"text/html": html_of(fold), "text/plain": text_of(fold)}
+        self._context.run(self._shell.display_pub.publish, data, metadata={})
+
+
+class TerminalOutput:
+    """Plain text as it comes, then the costs; a run in the background is printed whole at its end."""
+
+    def __init__(self, *, background: bool) -> None:
+        self._background = background
+        self._log: EventLog | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._word = ""
+
+    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
+        """Start to print."""
+        self._log = log
+        if not self._background:
+            self._thread = threading.Thread(target=self._follow, args=(log,), name="sgnb text", daemon=True)
+            self._thread.start()
+
+    def starting(self, word: str, detail: str) -> None:
+        """One line when the engine begins to start, not one a step."""
+        if word != self._word:
+            print(f"{word} …", flush=True)
+        self._word = word
+
+    def finish(self, status: str | None = None) -> None:
+        """Print what is missing and the last line."""
+        if self._log is None:
+            return
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(0.5)
+        fold = fold_log(self._log, status=status)
+        print(text_of(fold) if self._background else f"\n{last_line(fold)}", flush=True)
+
+    def _follow(self, log: EventLog) -> None:
+        seq = 0
+        while True:
+            entries = log.since(seq)
+            for entry in entries:
+                seq = entry.seq + 1
+                self._print(entry.event)
+            sys.stdout.flush()
+            if not entries and (log.closed or self._ended.is_set()):
+                return
+            if not entries:
+                log.wait(seq, 0.1)
+
+    def _print(self, event: ev.Event) -> None:
+        match event:
+            case ev.RoleBegan(role=role):
+                sys.stdout.write(f"\n{words.visible(role)}: ")
+            case ev.TextAppended(text=text) | ev.GenDelta(text=text):
+                sys.stdout.write(words.visible(text))
+            case ev.HostNote(text=text):
+                sys.stdout.write(f"{words.visible(text)}\n")
+
+
+# ---------------------------------------------------------------- finished views that are still live
+
+_kept: OrderedDict[str, WidgetOutput] = OrderedDict()
+_kept_lock = threading.Lock()
+
+
+def _cell_key(shell: Any) -> str:
+    """The notebook's id of the running cell, so that running it again frees its old widget; else a new key."""
+    parent = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    cell = (parent.get("metadata") or {}).get("cellId")
+    return f"cell {cell}" if cell else f"output {uuid4().hex}"
+
+
+def _keep(key: str, output: WidgetOutput) -> None:
+    """Remember a finished view; beyond ``KEPT_VIEWS`` the oldest becomes static."""
+    with _kept_lock:
+        previous = _kept.pop(key, None)
+        _kept[key] = output
+        oldest = _kept.popitem(last=False)[1] if len(_kept) > KEPT_VIEWS else None
+    if previous is not None and previous is not output:
+        previous.retire(visible=False)
+    if oldest is not None:
+        oldest.retire(visible=True)
+
+
+def _forget(key: str) -> None:
+    """The cell runs again: its old output is gone from the page."""
+    with _kept_lock:
+        previous = _kept.pop(key, None)
+    if previous is not None:
+        previous.retire(visible=False)
+
+
+def live_views() -> int:
+    """How many finished views are live."""
+    return len(_kept)
+
+
+def retire_all() -> None:
+    """The extension is unloaded: every finished view becomes its static form and its comm closes."""
+    with _kept_lock:
+        outputs = list(_kept.values())
+        _kept.clear()
+    for output in outputs:
+        output.retire(visible=True)

@@ -1,0 +1,204 @@
+"""The program view of one run: folds its event log, streams it to the page, ends with one static bundle.
+
+Notebook process. Made by ``widgets.output`` for a ``%%sgl`` cell and by users (``ProgramView(run.log)``). The widget gets
+deltas by custom messages, and the whole picture in a trait at most twice a second and at the end, so a reloaded page
+or a second view is complete. ``publish`` runs on the publisher's thread; messages of the page arrive on whatever thread
+the kernel handles comms on, also while the cell runs. No program is driven here and nothing is printed.
+
+Page → kernel: ``{"k": "stop"}``, ``{"k": "hello"}`` (asks for a snapshot), ``{"k": "ack", "seq": n}``.
+Kernel → page: ``{"k": "delta", …}``, ``{"k": "snapshot", …}`` (``widgets.fold``), ``{"k": "stopping"}``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sgnb.runtime.events import EventLog
+from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.publisher import get_publisher
+from sgnb.widgets.static import html_of, text_of
+
+if TYPE_CHECKING:
+    from sgnb.widgets.program_widget import ProgramWidget
+
+SNAPSHOT_EVERY = 0.5
+HEARTBEAT = 1.0
+"""A running view with no news says so once in this many seconds: the page's clock may go on."""
+ACK_WINDOW = 2
+ACK_PATIENCE = 2.0
+"""Seconds without any acknowledgement after which a page that did acknowledge is served slowly."""
+MIME_WIDGET = "application/vnd.jupyter.widget-view+json"
+
+_numbers = itertools.count(1)
+
+
+class ProgramView:
+    """A live view of ``log``. ``on_stop``: called when the page's Stop is pressed, on a comm thread."""
+
+    def __init__(self, log: EventLog, *, on_stop: Callable[[], None] | None = None) -> None:
+        self.log = log
+        self.due: float | None = None
+        self.key = f"{os.getpid()}.{next(_numbers)}"
+        self.on_stop = on_stop
+        self._fold = ProgramFold()
+        self._lock = threading.RLock()
+        self._widget: ProgramWidget | None = None
+        self._unlisten: Callable[[], None] | None = None
+        self._extra: dict[str, Any] = {}
+        self._next_snapshot = 0.0
+        self._wants_snapshot = False
+        self._unacked: list[int] = []
+        self._acks = False
+        self._last_ack = 0.0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        """Stable: the cell and the state, no address."""
+        started = self._fold.started
+        return f"<sgnb run [{started.cell if started else ''}], {self._fold.word().lower()}>"
+
+    # ------------------------------------------------------------ life
+
+    def open(self) -> None:
+        """Make the widget and begin to stream."""
+        if self._widget is not None or self._closed:
+            return
+        from sgnb.widgets.program_widget import ProgramWidget  # noqa: PLC0415  ipywidgets loads at first display
+
+        with self._lock:
+            self._fold.feed(self.log.since(self._fold.next_seq))
+            self._widget = ProgramWidget(self.key, self._picture())
+            self._widget.on_msg(self._on_message)
+            self._next_snapshot = time.monotonic() + SNAPSHOT_EVERY
+        self._unlisten = self.log.listen(self._wake)
+        get_publisher().add(self)
+
+    def follow(self, log: EventLog) -> None:
+        """Show this log from now on: the run that an early view was waiting for."""
+        with self._lock:
+            if self._unlisten:
+                self._unlisten()
+            self.log, self._fold = log, ProgramFold()
+            self._wants_snapshot = True
+            self._extra = {}
+            self._unlisten = log.listen(self._wake)
+        self._wake()
+
+    def show_start(self, word: str, detail: str) -> None:
+        """Show what the engine does before there is a run."""
+        with self._lock:
+            self._extra = {"word": word, "facts": [detail]}
+            self._fold.bump()
+        self._wake()
+
+    def end(self, status: str | None = None, *, now: bool = True) -> None:
+        """Send the last picture and stop streaming. ``now``: on this thread, else in the publisher's turn."""
+        with self._lock:
+            self._extra = {}
+            self._fold.feed(self.log.since(self._fold.next_seq))
+            if status:
+                self._fold.end_as(status)
+        if self._unlisten:
+            self._unlisten()
+            self._unlisten = None
+        get_publisher().remove(self)
+        self.due = None
+        if now and self._widget is not None and self._fold.news():
+            get_publisher().send_now(self.send_snapshot)
+
+    def close(self) -> None:
+        """Free the widget on both sides; the page falls back to the static form it was given."""
+        self._closed = True
+        get_publisher().remove(self)
+        if self._unlisten:
+            self._unlisten()
+        if self._widget is not None:
+            self._widget.close()
+
+    # ------------------------------------------------------------ display
+
+    def bundle(self, *, widget: bool = True) -> dict[str, Any]:
+        """The output of the cell: widget view, HTML and plain text of the same moment."""
+        with self._lock:
+            self._fold.feed(self.log.since(self._fold.next_seq))
+            data: dict[str, Any] = {"text/plain": text_of(self._fold), "text/html": html_of(self._fold)}
+        if widget and self._widget is not None and not self._closed:
+            data[MIME_WIDGET] = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
+        return data
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+        self.open()
+        return self.bundle()
+
+    # ------------------------------------------------------------ streaming
+
+    def _wake(self) -> None:
+        get_publisher().wake(self)
+
+    def publish(self) -> bool:
+        """Publisher's thread: one delta, or the snapshot when its time has come."""
+        now = time.monotonic()
+        self.due = now + HEARTBEAT
+        if self._held_back(now):
+            return False
+        with self._lock:
+            self._fold.feed(self.log.since(self._fold.next_seq))
+            if self._fold.finished is not None:  # the last picture; ``end`` sends none after this
+                self.due = None
+            if self._wants_snapshot or now >= self._next_snapshot or self._fold.finished is not None:
+                self.send_snapshot()
+            elif self._widget is not None:
+                self._widget.send(self._fold.delta() | {"head": self._fold.head() | self._extra})
+        return True
+
+    def _held_back(self, now: float) -> bool:
+        """True while a page that acknowledges has not done so for two snapshots: it gets the newest state later."""
+        with self._lock:
+            if not self._acks or len(self._unacked) < ACK_WINDOW:
+                return False
+            if now - self._last_ack > ACK_PATIENCE:  # hidden, asleep or gone: one snapshot each two seconds
+                self._unacked.clear()
+                self._last_ack = now
+                self._wants_snapshot = True
+                return False
+            self.due = now + 0.1
+            return True
+
+    def send_snapshot(self) -> None:
+        """Put the whole picture into the widget's trait: one message."""
+        with self._lock:
+            self._wants_snapshot = False
+            self._next_snapshot = time.monotonic() + SNAPSHOT_EVERY
+            if self._widget is None:
+                return
+            picture = self._picture()
+            self._unacked.append(picture["seq"])
+            del self._unacked[:-8]
+            self._widget.snapshot = picture
+
+    def _picture(self) -> dict[str, Any]:
+        picture = self._fold.snapshot()
+        picture["head"] |= self._extra
+        return picture
+
+    def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
+        kind = content.get("k") if isinstance(content, dict) else None
+        if kind == "stop":
+            if self._widget is not None:
+                self._widget.send({"k": "stopping"})
+            if self.on_stop is not None and not self.log.closed:
+                self.on_stop()
+        elif kind == "hello":
+            self._wants_snapshot = True
+            self._acks = False  # a new page: it has to show that it answers while a cell runs
+            self._wake()
+        elif kind == "ack" and isinstance(content.get("seq"), int):
+            with self._lock:
+                self._acks = not self.log.closed
+                self._last_ack = time.monotonic()
+                self._unacked = [seq for seq in self._unacked if seq > content["seq"]]

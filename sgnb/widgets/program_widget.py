@@ -1,0 +1,44 @@
+"""The anywidget behind a program view: its traits and its files. Nothing else.
+
+Notebook process. Imported by ``widgets.program`` at the first display only, since ipywidgets takes 0.2 s to load. No
+folding, no words: what the traits hold is made in ``widgets.program``.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import anywidget
+import ipywidgets
+import traitlets
+
+_STATIC = pathlib.Path(__file__).parent / "static"
+_layout: list[ipywidgets.Layout] = []
+
+
+class ProgramWidget(anywidget.AnyWidget):
+    """``snapshot``: the whole picture as of its ``seq``; ``key``: stable over views of one run."""
+
+    _esm = _STATIC / "program.js"
+    _css = _STATIC / "program.css"
+    snapshot = traitlets.Dict().tag(sync=True)
+    key = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, key: str, snapshot: dict[str, Any]) -> None:
+        if (
+            not _layout or _layout[0].comm is None
+        ):  # one for all: a layout a cell would be a second comm a cell
+            _layout[:] = [ipywidgets.Layout()]
+        super().__init__(key=key, snapshot=snapshot, layout=_layout[0])
+
+    def __repr__(self) -> str:
+        """Stable: no address, no state."""
+        return "ProgramWidget()"
+
+    def close(self) -> None:
+        """Close the comm; one that is already gone is fine."""
+        try:
+            super().close()
+        except Exception:  # the front end or the comm manager closed it before
+            self.comm = None

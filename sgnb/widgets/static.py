@@ -1,0 +1,132 @@
+"""The static form of a finished run: one HTML table and the same lines as plain text, complete without a kernel.
+
+Notebook process. Made once, at the end of a cell, from the run's event log; reads well on GitHub, in nbviewer and in a
+diff. Only the tags in ``TAGS``; no style, class, script or svg; model text is escaped. No IPython here.
+"""
+
+from __future__ import annotations
+
+import html
+
+from sgnb import __version__
+from sgnb.runtime.events import EventLog
+from sgnb.widgets import words
+from sgnb.widgets.fold import ProgramFold, Row, Segment
+
+TAGS = ("table", "tr", "th", "td", "b", "br", "code", "pre")
+"""All that ``render_html`` may contain."""
+
+
+def fold_log(log: EventLog, *, status: str | None = None, times: bool | None = None) -> ProgramFold:
+    """Fold the whole log. ``status``: show this for a run whose log is still open."""
+    fold = ProgramFold(times=times)
+    fold.feed(log.since(0))
+    if status:
+        fold.end_as(status)
+    return fold
+
+
+def render_html(log: EventLog, *, status: str | None = None) -> str:
+    """The table ``role | text | cost``, escaped, with a last row that says how it ended."""
+    return html_of(fold_log(log, status=status))
+
+
+def render_text(log: EventLog, *, status: str | None = None) -> str:
+    """The same lines as plain text."""
+    return text_of(fold_log(log, status=status))
+
+
+def html_of(fold: ProgramFold) -> str:
+    """HTML of a fold."""
+    out = ["<table>", "<tr><th>role</th><th>text</th><th>cost</th></tr>"]
+    for row in fold.rows:
+        role = "<br>".join(html.escape(word) for word in _role_words(row))
+        cost = "<br>".join(
+            f"<b>{html.escape(name)}</b> {html.escape(line)}" for name, line in _costs(fold, row)
+        )
+        out.append(f"<tr><td>{role}</td><td>{_html_text(row)}</td><td>{cost}</td></tr>")
+    out.append(f'<tr><td colspan="3">{html.escape(last_line(fold))}</td></tr>')
+    return "\n".join([*out, "</table>"])
+
+
+def text_of(fold: ProgramFold) -> str:
+    """Plain text of a fold: role, text indented under it, cost lines, the last line."""
+    out: list[str] = []
+    for row in fold.rows:
+        role = " / ".join(_role_words(row)) or "text"
+        out.append(f"{role}:")
+        body = "".join(_shown(segment) for segment in row.segments)
+        out += [f"    {line}" for line in body.split("\n")] if body else []
+        out += [f"    {line}" for line in (*row.error, *_hidden(row))]
+        out += [f"    [{name}: {line}]" for name, line in _costs(fold, row)]
+    return "\n".join([*out, last_line(fold)])
+
+
+def last_line(fold: ProgramFold) -> str:
+    """``Finished in 0.80 s · 2 399 of 2 674 prompt tokens reused, 90 % · 165 tok generated · model · sgnb version``."""
+    word = fold.word()
+    took = f" in {words.duration(fold.seconds())}" if fold.times and fold.finished else ""
+    out = [word + took]
+    cached, prompt = fold.totals()
+    if prompt:
+        out.append(
+            f"{words.count(cached)} of {words.count(prompt)} prompt tokens reused, {words.share(cached, prompt)}"
+        )
+    if fold.tokens:
+        out.append(f"{words.count(fold.tokens)} tok {'generated' if word == 'Finished' else 'kept'}")
+    if fold.started and fold.started.model:
+        out.append(words.visible(fold.started.model))
+    return words.DOT.join([*out, f"sgnb {__version__}"])
+
+
+def _role_words(row: Row) -> list[str]:
+    branch = [f"branch {words.visible(row.branch)}"] if row.branch else []
+    return [
+        *branch,
+        *([words.visible(row.role)] if row.role else []),
+        *(["note"] if row.kind == "note" else []),
+    ]
+
+
+def _html_text(row: Row) -> str:
+    mixed = (
+        len({segment.model for segment in row.segments}) > 1
+    )  # bold tells model text from its turn's own words
+    body = ""
+    for segment in row.segments:
+        shown = _break(_shown(segment))
+        body += f"<b>{shown}</b>" if mixed and segment.model and shown else shown
+    lines = [html.escape(line) for line in _hidden(row)] + (["not run"] if row.state == "skipped" else [])
+    error = f"<pre>{html.escape(chr(10).join(row.error))}</pre>" if row.error else ""
+    return "<br>".join(filter(None, [body, *lines])) + error
+
+
+def _break(text: str) -> str:
+    """Escaped text with its line ends and runs of spaces kept."""
+    return (
+        html.escape(text).replace("\n", "<br>").replace("  ", "\u00a0 ").replace("\t", "\u00a0\u00a0\u00a0 ")
+    )
+
+
+def _shown(segment: Segment) -> str:
+    return words.visible(segment.text())
+
+
+def _hidden(row: Row) -> list[str]:
+    return [
+        f"{words.count(s.hidden)} more characters are not shown"
+        + (f"; {s.name} holds them." if s.name else ".")
+        for s in row.segments
+        if s.hidden
+    ]
+
+
+def _costs(fold: ProgramFold, row: Row) -> list[tuple[str, str]]:
+    stopped = fold.status == "stopped"
+    return [
+        (
+            words.visible(cost.name),
+            words.DOT.join([*filter(None, [cost.reuse()]), *cost.parts(times=fold.times, stopped=stopped)]),
+        )
+        for cost in row.costs
+    ]

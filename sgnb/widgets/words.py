@@ -1,0 +1,132 @@
+"""The words and numbers of every view: one spelling for the page, the static table and the terminal.
+
+Notebook process. Pure functions over plain values; called by the folds, the static form, the magics and the panel.
+What a browser shows comes from here, so the live and the static form cannot differ. No HTML, no IPython, no events.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+THIN = "\u2009"
+DOT = " · "
+UNKNOWN = "–"
+
+
+def deterministic() -> bool:
+    """True when outputs must be byte-stable (``SGNB_DETERMINISTIC=1``): times are left out."""
+    return os.environ.get("SGNB_DETERMINISTIC", "") not in ("", "0")
+
+
+def count(number: int | None) -> str:
+    """A count in full, thousands parted by a thin space; unknown is ``–``."""
+    return UNKNOWN if number is None else f"{number:,}".replace(",", THIN)
+
+
+def duration(seconds: float | None) -> str:
+    """``0.38 s`` from 0.1 s on, ``31 ms`` below it, ``41 min`` from 100 s on; unknown is ``–``."""
+    if seconds is None or seconds < 0:
+        return UNKNOWN
+    if seconds < 0.0995:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 9.995:
+        return f"{seconds:.2f} s"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{round(minutes / 60)} h"
+
+
+def share(part: int, whole: int) -> str:
+    """A share without decimals: ``90 %``; of nothing it is ``–``."""
+    return f"{round(100 * part / whole)} %" if whole else UNKNOWN
+
+
+def megabytes(number: int) -> str:
+    """A size in MB or GB with the digits people read."""
+    return f"{number / 1e9:.2f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
+def quoted(text: str, limit: int = 40) -> str:
+    """A string as Python would show it in double quotes, cut in the middle of nothing: ``"\\n\\n"``."""
+    shown = text if len(text) <= limit else text[: limit - 1] + "…"
+    escaped = "".join(_ESCAPES.get(char, char) for char in shown)
+    return f'"{visible(escaped)}"'
+
+
+_ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
+
+
+def stop_words(reason: Mapping[str, Any] | None, *, stopped: bool = False) -> str:
+    """Why a generation ended, in the words of the program view. ``stopped``: its user stopped the run."""
+    reason = reason or {}
+    kind, matched = str(reason.get("type", "")), reason.get("matched")
+    if kind == "stop" and isinstance(matched, str):
+        return f"stop {quoted(matched)}"
+    if kind == "stop" and isinstance(matched, int):
+        return f"stop token {matched}"
+    if kind == "length":
+        limit = reason.get("length")
+        return f"token limit {count(limit)}" if isinstance(limit, int) else "token limit"
+    if kind == "abort":
+        return "stopped" if stopped else "aborted"
+    return {
+        "stop": "end of text",
+        "eos": "end of text",
+        "context": "context full",
+        "grammar": "grammar complete",
+        "error": "failed",
+    }.get(kind, kind or UNKNOWN)
+
+
+def reuse_words(cached: int, prompt: int) -> str:
+    """``20 of 31 tokens reused``."""
+    return f"{count(cached)} of {count(prompt)} tokens reused"
+
+
+def visible(text: str) -> str:
+    """Text with every invisible character shown: control pictures, and ``[U+202E]`` for bidi and zero-width ones.
+
+    Line feed and tab stay what they are.
+    """
+    if text.isprintable():  # the common case: nothing to show
+        return text
+    return "".join(_visible_char(char) for char in text)
+
+
+def _visible_char(char: str) -> str:
+    code = ord(char)
+    if char in "\n\t":
+        return char
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    return f"[U+{code:04X}]" if is_hidden(code) else char
+
+
+def is_hidden(code: int) -> bool:
+    """True for characters that draw nothing or turn the reading order: C1, zero-width, bidi, tags, lone surrogates."""
+    return (
+        0x80 <= code <= 0x9F
+        or code in (0xAD, 0x34F, 0x61C, 0x180E, 0xFEFF, 0x115F, 0x1160, 0x3164)
+        or 0x200B <= code <= 0x200F
+        or 0x2028 <= code <= 0x202E
+        or 0x2060 <= code <= 0x206F
+        or 0xFFF9 <= code <= 0xFFFB
+        or 0xD800 <= code <= 0xDFFF
+        or 0xE0000 <= code <= 0xE007F
+    )
+
+
+def start_words(step: str, done: int, total: int) -> str:
+    """One start step of an engine: ``weights, 71 of 145 MB``, ``KV slots``, ``process started``."""
+    name = {"process": "process started", "kv": "KV slots"}.get(step, step)
+    if step == "weights" and total:
+        whole = megabytes(total)
+        unit = whole.rsplit(" ", 1)[1]
+        part = f"{done / 1e9:.2f}" if unit == "GB" else f"{done / 1e6:.0f}"
+        return f"{name}, {part} of {whole}"
+    return name
