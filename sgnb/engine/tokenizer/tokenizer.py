@@ -13,7 +13,6 @@ once, at the start of a session, so that pieces of a text encoded one by one giv
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import logging
@@ -21,21 +20,17 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import tokenizers
+from typing import Any
 
 from sgnb.engine.model_executor.gguf import GGUFReader
 from sgnb.engine.model_store import ModelPath, cache_dir
-from sgnb.engine.tokenizer import byte_table, gguf_tokenizer
+from sgnb.engine.tokenizer import byte_table, gguf_tokenizer, literal_twin
 from sgnb.engine.tokenizer.borders import BorderRule, Encode, check_rule, encode_long, make_rule
 from sgnb.engine.tokenizer.chat_template import CHATML, TurnTemplate, read_template, write_atomic
 from sgnb.errors import ModelFileError
 
 log = logging.getLogger(__name__)
 
-DummyPrefix = Literal["", "always", "unless_space"]
-_INERT = ("NFC", "Replace", "Prepend", "Sequence")
 MAX_JSON_BYTES = 256 << 20
 
 
@@ -65,7 +60,7 @@ class ModelTokenizer:
     bos_id: int | None
     add_bos: bool
     eos_token_ids: list[int]
-    dummy: DummyPrefix
+    dummy: literal_twin.DummyPrefix
     chat_template: str | None
     template: TurnTemplate
     _by_text: dict[str, AddedToken] = field(init=False)
@@ -212,7 +207,7 @@ def _leading_ids(spec: Mapping[str, Any], folder: Path) -> list[int]:
     """What the post-processor puts before a text."""
     if not spec.get("post_processor"):
         return []
-    library = _library(spec, str(folder))
+    library = literal_twin.library(spec, str(folder))
     plain = library.encode("a", add_special_tokens=False).ids
     full = library.encode("a").ids
     at = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
@@ -267,10 +262,10 @@ def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = N
             bool(token.get("single_word")),
         )
         for token in byte_table.added_tokens(spec)
-        if _is_dropped(token, chat_template)
+        if literal_twin.is_dropped(token, chat_template)
     ]
-    plain_spec, dummy, inert = _plain_spec(spec, {token.content for token in dropped})
-    library = _library(plain_spec, name)
+    plain_spec, dummy, inert = literal_twin.plain_spec(spec, {token.content for token in dropped})
+    library = literal_twin.library(plain_spec, name)
 
     def encode_plain(texts: Sequence[str]) -> list[list[int]]:
         # encode_batch_fast releases the GIL, encode does not.
@@ -282,10 +277,13 @@ def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = N
     if not inert or not check_rule(rule, encode_plain):
         log.warning("tokenizer of %s: pending text is never cut early", name)
         rule = BorderRule(hold=True)
-    _check_literal(dropped, encode_plain, name)
+    # An unknown character gives the unknown token, whatever it spells.
+    unknown = spec["model"].get("unk_id"), spec["model"].get("unk_token")
+    forgeable = [t for t in dropped if t.content and t.id != unknown[0] and t.content != unknown[1]]
+    literal_twin.check_literal({t.content: t.id for t in forgeable}, encode_plain, name)
     variables = dict(source.get("variables") or {})
     bos_id: int | None = source.get("bos_id")
-    eos_ids = [i for i in source.get("eos_ids") or () if 0 <= i < len(table)]
+    eos_ids = [i for i in dict.fromkeys(source.get("eos_ids") or ()) if 0 <= i < len(table)]
     for key, token_id in (("bos_token", bos_id), ("eos_token", eos_ids[0] if eos_ids else None)):
         if key not in variables and token_id is not None:
             variables[key] = table[token_id].decode("utf-8", "replace")
@@ -302,91 +300,6 @@ def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = N
         chat_template=chat_template,
         template=read_template(chat_template, variables, name, cache),
     )
-
-
-def _is_dropped(token: Mapping[str, Any], chat_template: str | None) -> bool:
-    content = str(token["content"])
-    blank = not content.replace(byte_table.BLANK, " ").strip()
-    return bool(token.get("special")) or not blank or (chat_template is not None and content in chat_template)
-
-
-def _plain_spec(spec: Mapping[str, Any], dropped: set[str]) -> tuple[dict[str, Any], DummyPrefix, bool]:
-    """The literal view's ``tokenizer.json``, its dummy prefix, and whether its normaliser allows early cuts."""
-    plain = dict(spec)
-    plain["added_tokens"] = [t for t in byte_table.added_tokens(spec) if t["content"] not in dropped]
-    plain["post_processor"] = plain["truncation"] = plain["padding"] = None
-    plain["model"] = _without_pieces(spec["model"], dropped)
-    dummy: DummyPrefix = ""
-    plain["normalizer"] = copy.deepcopy(spec.get("normalizer"))
-    inert = True
-    for part in byte_table.walk(plain["normalizer"]):
-        inert = inert and part.get("type") in _INERT
-        if part.get("type") == "Replace":
-            inert = (
-                inert and part.get("pattern") == {"String": " "} and part.get("content") == byte_table.BLANK
-            )
-        if part.get("type") == "Prepend":
-            inert = inert and part.get("prepend") == byte_table.BLANK
-            dummy = "always"
-    plain["normalizer"] = _without_prepend(plain["normalizer"])
-    plain["pre_tokenizer"] = copy.deepcopy(spec.get("pre_tokenizer"))
-    for part in byte_table.walk(plain["pre_tokenizer"]):
-        if part.get("type") == "Metaspace" and part.get("prepend_scheme", "always") != "never":
-            part["prepend_scheme"] = "never"
-            part.pop("add_prefix_space", None)
-            dummy = "unless_space"
-        elif part.get("type") == "ByteLevel" and part.get("add_prefix_space"):
-            part["add_prefix_space"] = False
-            dummy = "unless_space"
-    return plain, dummy, inert
-
-
-def _without_prepend(normalizer: dict[str, Any] | None) -> dict[str, Any] | None:
-    if normalizer is None or normalizer.get("type") == "Prepend":
-        return None
-    if normalizer.get("type") == "Sequence":
-        kept = [n for part in normalizer["normalizers"] if (n := _without_prepend(part)) is not None]
-        return {"type": "Sequence", "normalizers": kept}
-    return normalizer
-
-
-def _without_pieces(model: Mapping[str, Any], dropped: set[str]) -> dict[str, Any]:
-    """The model part, unable to build a dropped token's text by merges or as a piece; ids stay as they are."""
-    out = dict(model)
-    if model.get("type") == "Unigram":
-        # Ids are positions here, so a piece is made unreachable instead of removed.
-        out["vocab"] = [
-            [f"\U0010ffff{i}", score] if piece in dropped else [piece, score]
-            for i, (piece, score) in enumerate(model["vocab"])
-        ]
-        return out
-    lost = dropped - {model.get("unk_token")}
-    pairs = [m if isinstance(m, list) else m.split(" ", 1) for m in model.get("merges") or ()]
-    out["merges"] = [
-        pair
-        for pair in pairs
-        if pair[0] + pair[1] not in dropped and pair[0] not in dropped and pair[1] not in dropped
-    ]
-    out["vocab"] = {piece: i for piece, i in model["vocab"].items() if piece not in lost}
-    return out
-
-
-def _check_literal(dropped: Sequence[AddedToken], encode: Encode, name: str) -> None:
-    """No text of a dropped token may give its id: that is what keeps user text from forging one."""
-    tokens = [token for token in dropped if token.content]
-    for token, ids in zip(tokens, encode([token.content for token in tokens]) if tokens else [], strict=True):
-        if token.id in ids:
-            raise ModelFileError(
-                f"tokenizer of {name}: the text {token.content!r} still gives token {token.id} when it is literal",
-                hint="The vocabulary is damaged or of a kind this version does not know.",
-            )
-
-
-def _library(spec: Mapping[str, Any], name: str) -> Any:
-    try:
-        return tokenizers.Tokenizer.from_str(json.dumps(spec))
-    except Exception as error:  # the library raises plain Exception for everything
-        raise ModelFileError(f"tokenizer of {name}: the tokenizers library refuses it: {error}") from None
 
 
 def stub_tokenizer() -> ModelTokenizer:
