@@ -211,9 +211,7 @@ class RadixMachine(RuleBasedStateMachine):
         expected = self.expected_victims(count - self.allocator.available)
         before = set(self.stored)
         freed = self.cache.evict(count - self.allocator.available)
-        left = {
-            end[:1] + (end[1][:cut],) for end in self.ends().values() for cut in range(1, len(end[1]) + 1)
-        }
+        left = {(*end[:1], end[1][:cut]) for end in self.ends().values() for cut in range(1, len(end[1]) + 1)}
         gone = before - left
         assert gone == expected, "eviction takes unlocked leaves, plain ones first, least recently used first"
         assert freed == len(gone)
@@ -223,7 +221,7 @@ class RadixMachine(RuleBasedStateMachine):
     def expected_victims(self, count: int) -> set[Prefix]:
         ends = self.ends()
         children = {node: len(node.children) for node in ends}
-        soft = {node: 0 for node in ends}
+        soft = dict.fromkeys(ends, 0)
         for node in map(self.cache.resolve, self.sessions):
             if node in soft:
                 soft[node] += 1

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from radix_machine import RadixMachine, array
 
 from sgnb.engine.mem_cache import radix_cache
 from sgnb.engine.mem_cache.allocator import TokenAllocator
 from sgnb.engine.mem_cache.base import IntegrityError, OutOfSlots
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.mem_cache.req_kv import ReqKV
-from radix_machine import RadixMachine, array
 
 MACHINE = settings(
     max_examples=40,

@@ -77,8 +77,11 @@ class ReqKV:
         self.node, self.tree_len = result.node, result.stored
 
     def release(self, ids: IntArray | None = None) -> TreeNode | None:
-        """Give everything up, once; later calls do nothing. ``ids``: tokens to leave in the tree (at most as many as
-        slots); ``None``, or a flush since ``bind``, leaves nothing new there. Returns the tree's node for ``ids``, for a soft reference."""
+        """Give everything up, once; later calls do nothing.
+
+        ``ids``: tokens to leave in the tree (at most as many as slots); ``None``, or a flush since ``bind``, leaves
+        nothing new there. Returns the tree's node for ``ids``, for a soft reference.
+        """
         if self.node is None:
             return None
         held, kept, free_from = self.node, None, self.tree_len

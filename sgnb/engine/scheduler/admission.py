@@ -1,51 +1,57 @@
 """What is refused at the door: requests that can never run, or must not run now.
 
-Role: a pure check of one request against the engine's limits; says what was asked, what is legal, and what to do. Scheduler
-process; called by ``Scheduler`` when a request arrives, before it is queued.
+Role: a pure check of one message against the engine's limits; says what was asked, what is legal, and what to do. Scheduler
+process; called by ``Scheduler`` when a message arrives, before anything is queued or any array is made of it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sgnb.engine.scheduler.req import Req
-from sgnb.messages import ErrorInfo
+from sgnb.engine.scheduler.session import Session
+from sgnb.messages import ErrorInfo, SessionDecode
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
 
 
-def refusal(scheduler: Scheduler, req: Req) -> ErrorInfo | None:
+def refusal(scheduler: Scheduler, msg: SessionDecode, session: Session | None) -> ErrorInfo | None:
     """Why this request is refused; None if it may be queued."""
-    session = req.session
     if session is None:
-        return _error("session", f"request {req.rid} names a session that is closed or was never opened")
+        return _error("session", f"request {msg.rid} names a session that is closed or was never opened")
     if session.error is not None:
         return session.error
     if session.active is not None:
         return _error("busy", f"session {session.sid} already generates ({session.active.rid})")
     if not scheduler.table:
         return _error("not_ready", "the engine is not ready: the tokenizer's table has not arrived")
-    return _bad_prompt(scheduler, req) or _queue_full(scheduler)
+    if b"" in msg.stops:
+        return _error("input", "a stop string is empty: it would end every output at once", "Remove it.")
+    bad = bad_ids(msg.ids, scheduler.runner.vocab_size)
+    return bad or _never_fits(scheduler, msg, len(session.ids) + len(msg.ids)) or _queue_full(scheduler)
 
 
-def _bad_prompt(scheduler: Scheduler, req: Req) -> ErrorInfo | None:
-    prompt, context, pool = len(req.prompt), scheduler.runner.context_length, scheduler.allocator.size
+def bad_ids(ids: list[int], vocab_size: int) -> ErrorInfo | None:
+    """Token ids outside the vocabulary."""
+    if ids and (min(ids) < 0 or max(ids) >= vocab_size):
+        found = next(token for token in ids if not 0 <= token < vocab_size)
+        return _error("input", f"token id {found} is outside 0..{vocab_size - 1}")
+    return None
+
+
+def _never_fits(scheduler: Scheduler, msg: SessionDecode, prompt: int) -> ErrorInfo | None:
+    context, pool, new = scheduler.runner.context_length, scheduler.allocator.size, msg.params.max_new_tokens
     if not prompt:
         return _error(
             "empty_prompt", "the prompt is empty: there is no token to start from", "Add some text."
         )
-    low, high = int(req.prompt.min()), int(req.prompt.max())
-    if low < 0 or high >= scheduler.runner.vocab_size:
-        found = low if low < 0 else high
-        return _error("input", f"token id {found} is outside 0..{scheduler.runner.vocab_size - 1}")
-    if prompt > context or (prompt == context and req.params.max_new_tokens):
+    if prompt > context or (prompt == context and new):
         return _error(
             "context",
             f"the prompt has {prompt} tokens, the model's context holds {context}, at least one of them new",
             "Shorten the prompt, or launch with a larger context_length if the model allows it.",
         )
-    if prompt > pool and req.params.max_new_tokens:
+    if prompt > pool and new:
         return _error(
             "context",
             f"the prompt has {prompt} tokens, the KV pool has {pool} slots: it can never fit",

@@ -64,7 +64,7 @@ def _describe(req: Req, client: int) -> dict[str, Any]:
         "max_new_tokens": req.params.max_new_tokens,
     }
     if req.client == client:
-        about |= {"rid": req.rid, "sid": req.session.sid if req.session else ""}
+        about |= {"rid": req.rid, "sid": req.session.sid if req.session is not None else ""}
     return about
 
 

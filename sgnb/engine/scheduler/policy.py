@@ -70,7 +70,8 @@ class SchedulePolicy:
         return matched
 
     def _sort_by_branch(self, waiting: list[Req]) -> None:
-        """Depth first over the tree, heavier branches first: a path sorts by (weight, node) of each step."""
+        """Depth first over the tree, heavier branches first and a node's own requests last: a path sorts by (weight, node)
+        of each step, and its end after all that go on."""
         paths = {}
         weight: Counter[int] = Counter()
         for req in waiting:
@@ -81,7 +82,7 @@ class SchedulePolicy:
                 node = node.parent
             weight.update(path)
             paths[req] = path[::-1]
-        waiting.sort(key=lambda req: [(-weight[id], id) for id in paths[req]])
+        waiting.sort(key=lambda req: [*((-weight[id], id) for id in paths[req]), (1, 0)])
 
 
 _LATER = 1 << 62

@@ -64,6 +64,7 @@ class Req:
         self.stop_ids = frozenset(msg.stop_token_ids)
         self.eos_ids = frozenset() if msg.params.ignore_eos else frozenset(msg.eos_token_ids)
         self.banned_ids = sorted(self.stop_ids | self.eos_ids)
+        self.stops = msg.stops
         self.scanner = StopScanner(msg.stops)
 
         self.state = ReqState.WAITING
@@ -135,7 +136,7 @@ class Req:
             return Finish(type="eos", matched=token)
         hit = self.scanner.feed(table[token] if token < len(table) else b"")
         if hit is not None:
-            return Finish(type="stop", matched=self.params.stop[hit.index])
+            return Finish(type="stop", matched=self.stops[hit.index].decode("utf-8", "replace"))
         if self.remaining <= 0:
             return Finish(type="length")
         if self.total_len >= max_len:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 import numpy as np
 
 from sgnb.config import EngineArgs
@@ -30,7 +31,7 @@ from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler import control
-from sgnb.engine.scheduler.admission import refusal
+from sgnb.engine.scheduler.admission import bad_ids, refusal
 from sgnb.engine.scheduler.batch import ScheduleBatch
 from sgnb.engine.scheduler.output import OutputBuilder, kept_output
 from sgnb.engine.scheduler.policy import SchedulePolicy
@@ -354,7 +355,9 @@ class Scheduler:
                 hint="This is a fault of sgnb: its text and tokens would be out of order.",
             )
             return
-        session.extend(msg.ids)
+        session.error = session.error or bad_ids(msg.ids, self.runner.vocab_size)
+        if session.error is None:
+            session.extend(msg.ids)
 
     def _decode(self, msg: SessionDecode) -> None:
         """Queue a generation, or end it at once: refused, or nothing to draw."""
@@ -364,16 +367,16 @@ class Scheduler:
         self._ordinal += 1
         self._was_busy = True
         session = self.sessions.get(msg.sid)
-        kv = ReqKV(self.cache, self.allocator, session.extra_key if session else "")
-        now = self.clock()
-        req = Req(msg, session, kv, ordinal=self._ordinal, random_seed=self.args.random_seed, now=now)
-        error = refusal(self, req)
+        error = refusal(self, msg, session)
         if error is not None:
-            # A refused request never touches its session: another one may be running on it.
-            req.session = None
-        elif session is not None:
-            session.active = req
+            # Nothing of a refused message is used, and its session, which may be generating, is not touched.
+            msg, session = msgspec.structs.replace(msg, ids=[], stops=[]), None
+        kv = ReqKV(self.cache, self.allocator, session.extra_key if session is not None else "")
+        seed = self.args.random_seed
+        req = Req(msg, session, kv, ordinal=self._ordinal, random_seed=seed, now=self.clock())
         self.reqs[req.rid] = req
+        if session is not None:
+            session.active = req
         self._event(req, "queued")
         if error is not None:
             self._finish(req, Finish(type="error", error=error))

@@ -36,9 +36,6 @@ class Session:
         self._cache = cache
         self._node: TreeNode | None = None
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
     def prompt_with(self, ids: list[int]) -> IntArray:
         """Everything the next decode computes from: the ids so far, then what was pending."""
         whole: IntArray = np.concatenate([np.array(self.ids, dtype=np.int32), np.array(ids, dtype=np.int32)])

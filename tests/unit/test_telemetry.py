@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from sgnb.engine.scheduler.telemetry import Meter, Telemetry, steady_clock
+from sgnb.messages import Label, RequestEvent
+
+
+def event(time: float, rid: str = "c1.r1") -> RequestEvent:
+    return RequestEvent(time=time, rid=rid, client=1, label=Label(), state="queued")
+
+
+def test_events_are_numbered_without_holes_and_leave_once():
+    telemetry = Telemetry()
+    for n in range(3):
+        telemetry.emit(event(n))
+    assert telemetry.pending
+    frame = telemetry.take_frame("inc", 5.0)
+    assert [numbered.seq for numbered in frame.events] == [1, 2, 3]
+    assert frame.last_seq == 3
+    assert not telemetry.pending
+    beat = telemetry.take_frame("inc", 5.25)
+    assert (beat.events, beat.last_seq, beat.time) == ([], 3, 5.25), "a heartbeat carries the last number"
+
+
+def test_ring_is_bounded_by_bytes_and_by_age():
+    telemetry = Telemetry(ring_bytes=2000, ring_seconds=10.0)
+    for _n in range(100):
+        telemetry.emit(event(0.0))
+    kept = telemetry.history(0)
+    assert 10 < len(kept) < 100
+    assert kept[-1].seq == 100
+    telemetry.emit(event(11.0))
+    assert [numbered.seq for numbered in telemetry.history(0)] == [101]
+    assert telemetry.history(102) == []
+
+
+def test_meter_rates_forget_the_past():
+    now = [100.0]
+    meter = Meter(lambda: now[0])
+    meter.note_prompt(100, 25)
+    meter.note_generated(10)
+    now[0] += 1.0
+    meter.note_generated(10)
+    assert meter.rates() == (0.25, pytest.approx(20.0))
+    now[0] += 30
+    assert meter.rates() == (0.25, 0.0)
+    now[0] += 60
+    assert meter.rates() == (0.0, 0.0)
+    assert meter.generated_total == 20
+
+
+def test_meter_beats_every_heartbeat():
+    now = [0.0]
+    meter = Meter(lambda: now[0])
+    assert meter.due()
+    assert not meter.due()
+    now[0] = 0.3
+    assert meter.due()
+
+
+def test_figures_of_an_idle_engine():
+    stats = Meter(lambda: 1.0).stats(
+        running=0, queued=0, sessions=2, free=60, cached=30, total=100, new_token_ratio=0.7, evicted=5
+    )
+    assert (stats.num_used_tokens, stats.token_usage, stats.evicted_tokens_total) == (10, 0.1, 5)
+
+
+def test_clock_is_steady_and_near_the_wall():
+    clock = steady_clock()
+    first = clock()
+    assert first <= clock()
+    assert first > 1.6e9
