@@ -1,1 +1,3 @@
-"""Runs a Program in the notebook process: functions, states, dispatcher, event log."""
+"""Runs programs: what a program is while it runs. Importing it makes the hooks of rewritten code known."""
+
+from sgnb.runtime import hooks as hooks

@@ -1,22 +1,34 @@
-"""Start of a ``%%sgl`` cell: its names, its body, its run."""
+"""Start of a ``%%sgl`` cell: its names, its generator, its run.
+
+Notebook process; called by ``runtime.run.run_cell``. The cell's namespace is a copy of the user's, taken here: what the
+cell binds stays the run's own.
+"""
 
 from __future__ import annotations
 
-import ast
 import linecache
 from collections.abc import Mapping
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend
 from sgnb.lang.api import DSL_NAMES
+from sgnb.lang.frontend.cells import CellSource, check_cell, compile_cell, parse_cell
+from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.position import CELL_PREFIX, internal
+from sgnb.runtime import hooks
 from sgnb.runtime.core import Core
 from sgnb.runtime.function import function
-from sgnb.runtime.run import Run, begin
+from sgnb.runtime.program import EAGER, hook_table
+from sgnb.runtime.run import Run, begin, note
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result, enter_state, leave_state
 
 internal(__name__)
+assert hooks.hook_table is hook_table
+
+MAX_CELLS = 2000
+"""Texts of cells kept for tracebacks and for programs defined in them."""
 
 
 def start_cell(
@@ -31,21 +43,65 @@ def start_cell(
     """See ``runtime.run.run_cell``."""
     filename = f"{CELL_PREFIX}{cell_name}>"
     source = "\n" * (first_line - 1) + text
-    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
-    tree = ast.parse(source, filename)
-    code = compile(tree, filename, "exec", dont_inherit=True)
-    core = Core(backend, title=f"[{cell_name}]", cell=cell_name, defaults=defaults)
-    begin(core, None, "not compiled")
+    keep_text(filename, source)
+    cell = parse_cell(source, filename)
+    check_cell(cell, user_ns.keys())
+    code, reason = _compile(cell)
+    core = Core(
+        backend, title=f"[{cell_name}]", cell=cell_name, defaults=defaults, seed=defaults.pop("seed", None)
+    )
+    begin(core, parse_program(cell.tree, filename=filename, name=f"[{cell_name}]") if code else None, reason)
+    for name in shadowed(cell, user_ns):
+        note(core, f"`{name}` means sgnb's in this cell; your variable of that name is hidden.")
     state = State(core)
     namespace = {**user_ns, **DSL_NAMES, "function": function, "s": state}
 
     def enter() -> Frame | Result:
-        core.eager = True
-        saved = enter_state(state, True)
-        try:
-            exec(code, namespace)
-        finally:
-            leave_state(saved)
-        return Result(None)
+        if code is None:
+            return _run_eagerly(core, cell, state, namespace)
+        closure = tuple(CellType(hook_table[name]) for name in code.co_freevars)
+        body = FunctionType(code, namespace, "<module>", None, closure)
+        return Frame(body(), "the cell", state, own=True)
 
     return Run(core, state, enter)
+
+
+def keep_text(filename: str, source: str) -> None:
+    """Make the cell's text known to tracebacks and to ``locate``."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+    kept = [key for key in linecache.cache if key.startswith(CELL_PREFIX)]
+    for key in kept[: max(0, len(kept) - MAX_CELLS)]:
+        del linecache.cache[key]
+
+
+def shadowed(cell: CellSource, user_ns: Mapping[str, Any]) -> list[str]:
+    """Names of the language the cell uses that hide a variable of the user's."""
+    ours = {**DSL_NAMES, "function": function}
+    names = [
+        name
+        for name in (*ours, "s")
+        if name in cell.loaded and name in user_ns and user_ns[name] is not ours.get(name)
+    ]
+    # A state of an earlier cell under the name `s` is no surprise to anybody.
+    return [name for name in names if not (name == "s" and isinstance(user_ns["s"], State))]
+
+
+def _compile(cell: CellSource) -> tuple[CodeType | None, str]:
+    if EAGER.get():
+        return None, "eager execution was asked for"
+    try:
+        return compile_cell(cell), ""
+    except (SyntaxError, RecursionError) as error:
+        return None, f"its rewritten form does not compile ({error})"
+
+
+def _run_eagerly(core: Core, cell: CellSource, state: State, namespace: dict[str, Any]) -> Result:
+    code = compile(cell.tree, cell.filename, "exec", dont_inherit=True)
+    saved = enter_state(state, True)
+    eager, core.eager = core.eager, True
+    try:
+        exec(code, namespace)
+    finally:
+        core.eager = eager
+        leave_state(saved)
+    return Result(None)

@@ -100,6 +100,7 @@ class Core:
         self.slots: dict[str, Slot] = {}
         self.states: weakref.WeakValueDictionary[int, State] = weakref.WeakValueDictionary()
         self.state_count = 0
+        self._roots = 0
         self.eager = False
         self.pins = 0
         self.body_done = False
@@ -382,10 +383,17 @@ class Core:
         """Log an event."""
         self.log.append(event)
 
-    def gen_seed(self, path: str, ordinal: int) -> int:
-        """The seed of a generation: of the run's seed, the state's path and the ordinal in that state alone."""
-        digest = hashlib.blake2b(f"{self.seed}/{path}/{ordinal}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") >> 1
+    def new_root(self) -> str:
+        """The seed path of a further root state: numbered in the order in which programs are called."""
+        with self.lock:
+            self._roots += 1
+            return f"0.{self._roots}"
+
+
+def gen_seed(seed: int, path: str, ordinal: int) -> int:
+    """The seed of a generation: of the run's seed, the state's path and the ordinal in that state, nothing else."""
+    digest = hashlib.blake2b(f"{seed}/{path}/{ordinal}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 def default_seed() -> int:

@@ -40,7 +40,7 @@ class Driver:
         if not self._turn.acquire(blocking=False):
             return False
         try:
-            pause = self.task.context.run(self.task.advance)
+            pause = self.task.go()
             self.core.flush()
             if pause is None:
                 self._end()

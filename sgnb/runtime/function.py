@@ -14,10 +14,11 @@ from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import LimitError, ProgramError
 from sgnb.lang.api import LATER_PARAMS
 from sgnb.lang.position import internal
-from sgnb.runtime.core import Core
-from sgnb.runtime.program import Program, call_inline, enter_program, program_of
+from sgnb.runtime.core import Core, current_core
+from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
 from sgnb.runtime.state import State
+from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.variables import Failure
 from sgnb.sampling_params import SamplingParams
 
@@ -97,9 +98,14 @@ class SglFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Inlined on the state that is the first argument (gives what the body returns), else ``run``."""
-        if args and isinstance(args[0], State):
-            return call_inline(self.func, args, {**self.bind_arguments, **kwargs})
+        state = self.state_in(args)
+        if state is not None:
+            return call_inline(self.func, state, args, {**self.bind_arguments, **kwargs})
         return self.run(*args, **kwargs)
+
+    def state_in(self, args: tuple[Any, ...]) -> State | None:
+        """The state a call is inlined on: its first argument, if that is one."""
+        return args[0] if args and isinstance(args[0], State) else None
 
     # ------------------------------------------------------------ running
 
@@ -109,6 +115,11 @@ class SglFunction:
         Returns the state when the body has returned; generations may still be under way. With ``stream=True`` returns at
         once. Raises what the body raised; the error of a generation is raised where it is read.
         """
+        core = current_core()
+        entered = None if core is None else self.enter_here(core, args, kwargs)
+        if core is not None and entered is not None:
+            state: State = drive_nested(core, entered)
+            return state
         options, rest = self.split(kwargs)
         run = self.prepare(args, rest, options)
         if options["stream"]:
@@ -125,6 +136,27 @@ class SglFunction:
         options, rest = self.split(kwargs)
         return self.prepare(args, rest, options).start()
 
+    def enter_here(
+        self, core: Core, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Callable[[], Frame | Result] | None:
+        """How a program called by a running one begins: in the same run, on a root state of its own.
+
+        None when it needs a run of its own (another backend, or ``stream=True``).
+        """
+        options, rest = self.split(kwargs)
+        backend = options["backend"]
+        if options["stream"] or (backend is not None and backend is not core.backend):
+            return None
+        defaults = self.defaults(options)
+        values = {**self.bind_arguments, **rest}
+
+        def enter() -> Frame | Result:
+            path = core.new_root()
+            state = State(core, self.__name__, path, defaults=defaults, seed=options["seed"])
+            return root_frame(core, self.func, state, (state, *args), values)
+
+        return enter
+
     def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Separate run's own arguments from the program's. A program's own ``seed`` or ``backend`` stays its own."""
         options = {**RUN_DEFAULTS, **RUN_ONLY}
@@ -140,8 +172,8 @@ class SglFunction:
                 rest[key] = value
         return options, rest
 
-    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
-        """A Run that nobody drives yet."""
+    def defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The sampling defaults of a run, checked and copied."""
         defaults = {k: options[k] for k in RUN_DEFAULTS if options[k] is not None}
         try:
             SamplingParams.make(defaults)
@@ -151,13 +183,18 @@ class SglFunction:
         for key in ("stop", "stop_token_ids"):
             if isinstance(defaults.get(key), list):
                 defaults[key] = tuple(defaults[key])
+        return defaults
+
+    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
+        """A Run that nobody drives yet."""
+        defaults = self.defaults(options)
         backend: Backend = require_backend(options["backend"])
         core = Core(backend, title=self.__name__, defaults=defaults, seed=options["seed"])
         program = self.program
         begin(core, program.graph, program.reason)
         state = State(core)
         values = {**self.bind_arguments, **kwargs}
-        return Run(core, state, lambda: enter_program(core, self.func, state, args, values))
+        return Run(core, state, lambda: root_frame(core, self.func, state, (state, *args), values))
 
     def run_batch(
         self,

@@ -1,57 +1,154 @@
 """How a body is executed: as a compiled generator, or eagerly.
 
 Notebook process. Holds the cache of compiled programs; ``function``, ``cell`` and ``hooks`` enter bodies through here.
+``hooks`` fills ``hook_table`` when it is imported. Set ``EAGER`` to run everything eagerly (the differential test does).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
 from sgnb.errors import ProgramError
+from sgnb.lang.frontend import Compiled, Located, NotCompiled, compile_twin, locate
+from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.ir import Graph
 from sgnb.lang.position import internal
-from sgnb.runtime.core import Core
+from sgnb.runtime.core import Core, current_core
 from sgnb.runtime.state import State
-from sgnb.runtime.task import Frame, Result, enter_state, leave_state
+from sgnb.runtime.task import Frame, Result, Task, enter_state, leave_state
 
 internal(__name__)
+
+hook_table: dict[str, Any] = {}
+"""Name in rewritten code → hook."""
+EAGER: ContextVar[bool] = ContextVar("sgnb_eager", default=False)
+"""True: nothing is compiled."""
+MAX_CACHED = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``twin`` makes the generator (None: eager, for ``reason``); ``graph`` is the static graph."""
+    """``compiled`` makes the generator (None: eager, for ``reason``); ``graph`` is the static graph."""
 
-    twin: Callable[..., Any] | None
-    graph: object = None
+    compiled: Compiled | None
+    graph: Graph | None = None
     reason: str = ""
 
 
-def program_of(func: Callable[..., Any]) -> Program:
-    """The compiled program of a Python function."""
-    return Program(None, None, "not compiled")
+_cache: dict[int, tuple[CodeType, Program]] = {}
 
 
-def enter_program(
-    core: Core, func: Callable[..., Any], state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+def program_of(func: FunctionType) -> Program:
+    """The compiled program of a Python function, made once for each code object."""
+    if EAGER.get():
+        return Program(None, None, "eager execution was asked for")
+    code = func.__code__
+    found = _cache.get(id(code))
+    if found is not None and found[0] is code:
+        return found[1]
+    program = _compile(func)
+    if len(_cache) >= MAX_CACHED:
+        _cache.clear()
+    _cache[id(code)] = (code, program)
+    return program
+
+
+def _compile(func: FunctionType) -> Program:
+    try:
+        located = locate(func)
+    except NotCompiled as error:
+        return Program(None, None, str(error))
+    graph = parse_program(located.node, filename=located.filename, name=func.__qualname__)
+    try:
+        return Program(_rewrite(func, located), graph)
+    except (SyntaxError, RecursionError) as error:
+        return Program(None, graph, f"its rewritten form does not compile ({error})")
+
+
+def _rewrite(func: FunctionType, located: Located) -> Compiled:
+    return compile_twin(
+        located.node,
+        filename=located.filename,
+        flags=located.flags,
+        free=func.__code__.co_freevars,
+        class_name=located.class_name,
+        imports=located.imports,
+        qualname=func.__qualname__,
+        name=func.__code__.co_name,
+    )
+
+
+def twin_of(func: FunctionType) -> Callable[..., Any] | None:
+    """The generator function of ``func``, or None when it runs eagerly."""
+    compiled = program_of(func).compiled
+    return None if compiled is None else compiled.make(func, hook_table)
+
+
+# ---------------------------------------------------------------- entering bodies
+
+
+def root_frame(
+    core: Core, func: FunctionType, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Frame | Result:
-    """Begin the body of a run's root program."""
-    core.eager = True
-    value = call_eager(func, state, True, (state, *args), kwargs)
-    state.ret = value
-    return Result(value)
+    """Begin a body on a root state of its own; its value is kept as ``state.ret_value``. ``args`` include the state."""
+
+    def keep(value: Any) -> State:
+        state.ret = value
+        return state
+
+    twin = twin_of(func)
+    if twin is None:
+        return Result(keep(call_eager(core, func, state, True, args, kwargs)))
+    return Frame(twin(*args, **kwargs), func.__qualname__, state, own=True, wrap=keep)
 
 
-def call_inline(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run a body on the state that is its first argument, on this thread, to its end."""
-    return call_eager(func, args[0], False, args, kwargs)
+def inline_frame(
+    func: FunctionType, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Callable[[], Frame] | None:
+    """How to begin a body on the caller's state; None when it runs eagerly."""
+    twin = twin_of(func)
+    if twin is None:
+        return None
+    return lambda: Frame(twin(*args, **kwargs), func.__qualname__, state)
+
+
+def call_inline(func: FunctionType, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a body on the state it is called with, on this thread, to its end."""
+    core = current_core() or state.core
+    enter = inline_frame(func, state, args, kwargs)
+    if enter is None or core is not current_core():
+        return call_eager(core, func, state, False, args, kwargs)
+    return drive_nested(core, enter)
+
+
+def drive_nested(core: Core, enter: Callable[[], Frame | Result]) -> Any:
+    """Run a body inside host code of the same run: its waits block this thread."""
+    task = Task(core, enter, nested=True)
+    while (pause := task.advance()) is not None:
+        core.flush()
+        if pause.ready is not None:
+            core.wait(pause.ready)
+    if task.error is not None:
+        raise task.error
+    return task.result
 
 
 def call_eager(
-    func: Callable[..., Any], state: State, own: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    core: Core,
+    func: FunctionType,
+    state: State,
+    own: bool,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
 ) -> Any:
-    """Call the function as it is; its reads block this thread."""
+    """Call the function as it is; its reads block this thread and each append is sent at once."""
     saved = enter_state(state, own)
+    eager, core.eager = core.eager, True
     try:
         return func(*args, **kwargs)
     except RecursionError:
@@ -60,4 +157,15 @@ def call_eager(
             hint="A compiled program has no such limit; %sgl explain shows why this one is not compiled.",
         ) from None
     finally:
+        core.eager = eager
         leave_state(saved)
+
+
+@contextmanager
+def eager_execution() -> Iterator[None]:
+    """Run everything eagerly inside this block."""
+    token = EAGER.set(True)
+    try:
+        yield
+    finally:
+        EAGER.reset(token)

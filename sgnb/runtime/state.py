@@ -18,7 +18,7 @@ from sgnb.errors import Cancelled, LimitError, ProgramError, UnknownVariable
 from sgnb.lang import api, context
 from sgnb.lang.block import GenOp, InitOp, MarkOp, TextOp
 from sgnb.lang.position import Place, internal, line_of, place_of, position_of, user_frame
-from sgnb.runtime.core import MAX_REFUSED, Core, current_core, event_line
+from sgnb.runtime.core import MAX_REFUSED, Core, current_core, event_line, gen_seed
 from sgnb.runtime.events import GenQueued, RoleBegan, RoleEnded, StateOpened, TextAppended
 from sgnb.runtime.variables import Failure, Lazy, Slot, resolved
 from sgnb.sampling_params import SamplingParams
@@ -32,12 +32,22 @@ TICK_SECONDS = 0.05
 class State:
     """What a program appends to. Made by the runtime; ``state["x"]`` and ``state.text()`` wait for what they give."""
 
-    def __init__(self, core: Core, branch: str = "", path: str = "0", place: Place | None = None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        branch: str = "",
+        path: str = "0",
+        *,
+        defaults: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> None:
         self.core = core
         self.branch = branch
         self.path = path
         self.backend: Backend = core.backend
-        self.template: TemplateInfo = core.backend.template()
+        self.defaults = dict(core.defaults if defaults is None else defaults)
+        self.seed = core.seed if seed is None else seed
+        self._template: TemplateInfo | None = None
         self.sid = self.backend.new_sid()
         self.ret: Any = None
         self.failure: Failure | None = None
@@ -51,9 +61,16 @@ class State:
         self._refused = 0
         self.number = core.open_state(self)
         core.append_event(StateOpened(self.number, branch))
-        core.record(InitOp(self.sid, place))
+        core.record(InitOp(self.sid, None))
         self._finalizer = weakref.finalize(self, self.backend.release, (self.sid,))
         self._finalizer.atexit = False  # the engine forgets the sessions of a process that ends
+
+    @property
+    def template(self) -> TemplateInfo:
+        """The model's chat texts; asked for at the first turn, since it waits for the model."""
+        if self._template is None:
+            self._template = self.backend.template()
+        return self._template
 
     # ------------------------------------------------------------ appending
 
@@ -132,13 +149,13 @@ class State:
         return name
 
     def _params(self, part: api.Gen, place: Place) -> SamplingParams:
-        values = {**self.core.defaults, **dict(part.params)}
+        values = {**self.defaults, **dict(part.params)}
         ordinal = self._gens
         self._gens += 1
         try:
             params = SamplingParams.make(values)
             if params.seed is None and not params.greedy:
-                params = SamplingParams.make({**values, "seed": self.core.gen_seed(self.path, ordinal)})
+                params = SamplingParams.make({**values, "seed": gen_seed(self.seed, self.path, ordinal)})
         except LimitError as error:
             error.position = error.position or position_of(place)
             raise

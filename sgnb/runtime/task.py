@@ -60,16 +60,23 @@ class Frame:
 class Task:
     """A run's bodies and the context they run in."""
 
-    def __init__(self, core: Core, enter: Callable[[], Frame | Result]) -> None:
+    def __init__(self, core: Core, enter: Callable[[], Frame | Result], *, nested: bool = False) -> None:
         self.core = core
         self.stack: list[Frame] = []
         self.waiting: Pause | None = Pause(ready=lambda: True, enter=enter)
-        self.context: Context = copy_context()
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
         self._throws = 0
-        self.context.run(set_current, core)
+        self.context: Context | None = None if nested else copy_context()
+        """None: a body inside host code of the same run, which has a context already."""
+        if self.context is not None:
+            self.context.run(set_current, core)
+
+    def go(self) -> Pause | None:
+        """``advance`` in the task's own context."""
+        assert self.context is not None
+        return self.context.run(self.advance)
 
     def advance(self) -> Pause | None:
         """Go on until the program waits (the Pause) or has ended (None: see ``result`` and ``error``)."""

@@ -1,0 +1,295 @@
+"""The static graph of a program: what the text says will happen, with every node at its place.
+
+Notebook process; made by ``lang.frontend.graph``, shown and checked, never executed. Frozen nodes, source spans, a stable
+text form, and the graph as plain data for the view. Opaque Python is a ``Host`` node: the graph never guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sgnb.lang.position import Span
+
+# ---------------------------------------------------------------- parts of an append
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Constant text."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HolePart:
+    """Text known only when it runs; ``source`` is the expression."""
+
+    span: Span
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenPart:
+    """A generation; ``name`` is None when it is not a constant (or has none)."""
+
+    span: Span
+    name: str | None
+    params: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPart:
+    """Begin of a turn."""
+
+    span: Span
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndPart:
+    """End of a turn."""
+
+    span: Span
+    role: str
+
+
+Part = TextPart | HolePart | GenPart | BeginPart | EndPart
+
+# ---------------------------------------------------------------- nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Parts are appended to a state."""
+
+    span: Span
+    state: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A variable, the text, or the messages of a state are read: the run may wait here."""
+
+    span: Span
+    state: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A program or helper that gets the state: ``inline`` on it, or with its ``own``."""
+
+    span: Span
+    callee: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """A call of Python code; what was recorded is sent before it."""
+
+    span: Span
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A statement that is opaque to the graph; it may do anything Python can."""
+
+    span: Span
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The body ends."""
+
+    span: Span
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A ``for``, ``while`` or comprehension."""
+
+    span: Span
+    head: str
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """A branch (``match`` cases are nested ones)."""
+
+    span: Span
+    test: str
+    body: tuple[Node, ...]
+    orelse: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A ``try``."""
+
+    span: Span
+    body: tuple[Node, ...]
+    handlers: tuple[Node, ...] = ()
+    final: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A ``with``: a role, a ``var_scope``, or foreign."""
+
+    span: Span
+    kind: str
+    body: tuple[Node, ...]
+
+
+Node = Append | Read | Call | HostCall | Host | Return | Loop | If | Try | Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A program. ``state`` is the name of its state parameter (``s`` in a cell)."""
+
+    name: str
+    filename: str
+    state: str
+    params: tuple[str, ...]
+    nodes: tuple[Node, ...]
+    span: Span = field(default=Span(1, 0, 1, 1))
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, outer before inner, in source order."""
+        todo = list(reversed(self.nodes))
+        while todo:
+            node = todo.pop()
+            yield node
+            todo += reversed(children(node))
+
+    def gens(self) -> list[GenPart]:
+        """Every generation the text shows."""
+        return [
+            part
+            for node in self.walk()
+            if isinstance(node, Append)
+            for part in node.parts
+            if isinstance(part, GenPart)
+        ]
+
+    def find(self, span: Span) -> Node | None:
+        """The innermost node that covers ``span``, or None."""
+        best: Node | None = None
+        for node in self.walk():
+            if node.span.covers(span) and (best is None or best.span.covers(node.span)):
+                best = node
+        return best
+
+    def validate(self) -> None:
+        """Check what every graph must keep: spans lie inside their parents, appends have parts. Raises ValueError."""
+        for node in self.walk():
+            for child in children(node):
+                if not node.span.covers(child.span):
+                    raise ValueError(f"{child} lies outside of {node}")
+            if isinstance(node, Append) and not node.parts:
+                raise ValueError(f"{node} appends nothing")
+
+    def text(self) -> str:
+        """A stable form for people and golden tests: one line a node, ``line:column`` first."""
+        head = f"program {self.name}({', '.join(self.params)})"
+        return "\n".join([head, *_lines(self.nodes, 1)]) + "\n"
+
+    def data(self) -> dict[str, Any]:
+        """The graph as JSON-like data for the view."""
+        return {
+            "name": self.name,
+            "state": self.state,
+            "params": list(self.params),
+            "nodes": [_data(node) for node in self.nodes],
+        }
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes inside a region, in source order."""
+    if isinstance(node, Loop | Scope):
+        return node.body
+    if isinstance(node, If):
+        return node.body + node.orelse
+    if isinstance(node, Try):
+        return node.body + node.handlers + node.final
+    return ()
+
+
+def _lines(nodes: tuple[Node, ...], depth: int) -> Iterator[str]:
+    for node in nodes:
+        yield f"{node.span.line:>4}:{node.span.col:<3}{'  ' * depth}{describe(node)}"
+        if isinstance(node, If):
+            yield from _lines(node.body, depth + 1)
+            if node.orelse:
+                yield f"{'':8}{'  ' * depth}else"
+                yield from _lines(node.orelse, depth + 1)
+        elif isinstance(node, Try):
+            yield from _lines(node.body, depth + 1)
+            for title, part in (("except", node.handlers), ("finally", node.final)):
+                if part:
+                    yield f"{'':8}{'  ' * depth}{title}"
+                    yield from _lines(part, depth + 1)
+        else:
+            yield from _lines(children(node), depth + 1)
+
+
+def describe(node: Node) -> str:
+    """One node in one line."""
+    if isinstance(node, Append):
+        return f"append {node.state} " + " ".join(_part(part) for part in node.parts)
+    if isinstance(node, Read):
+        return f"read {node.state} {node.what}"
+    if isinstance(node, Call):
+        return f"call {node.callee} {node.kind}"
+    if isinstance(node, HostCall | Host | Return):
+        word = {HostCall: "host-call", Host: "host", Return: "return"}[type(node)]
+        return f"{word} {_short(node.source)}".rstrip()
+    if isinstance(node, Loop):
+        return f"loop {_short(node.head)}"
+    if isinstance(node, If):
+        return f"if {_short(node.test)}"
+    return f"scope {node.kind}" if isinstance(node, Scope) else "try"
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, TextPart):
+        return repr(part.text if len(part.text) <= 40 else part.text[:39] + "…")
+    if isinstance(part, HolePart):
+        return f"{{{_short(part.source)}}}"
+    if isinstance(part, GenPart):
+        inner = ", ".join([part.name or "_", *(f"{key}={value}" for key, value in part.params)])
+        return f"gen({inner})"
+    return f"<{part.role}>" if isinstance(part, BeginPart) else f"</{part.role}>"
+
+
+def _short(source: str) -> str:
+    line = " ".join(source.split())
+    return line if len(line) <= 60 else line[:59] + "…"
+
+
+def _data(node: Node) -> dict[str, Any]:
+    out: dict[str, Any] = {"kind": type(node).__name__, "span": list(node.span), "label": describe(node)}
+    if isinstance(node, Append):
+        out["state"] = node.state
+        out["parts"] = [
+            {"kind": type(part).__name__, "span": list(part.span), "label": _part(part)}
+            for part in node.parts
+        ]
+    if isinstance(node, If):
+        out["body"], out["orelse"] = [_data(n) for n in node.body], [_data(n) for n in node.orelse]
+    elif isinstance(node, Try):
+        out["body"] = [_data(n) for n in node.body]
+        out["handlers"], out["final"] = [_data(n) for n in node.handlers], [_data(n) for n in node.final]
+    elif inner := children(node):
+        out["body"] = [_data(n) for n in inner]
+    return out
