@@ -11,7 +11,7 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +42,12 @@ def engine_processes(mark: str | None = None) -> list[int]:
 def runtime_dir() -> Path:
     """JUPYTER_RUNTIME_DIR of this session."""
     return _RUNTIME
+
+
+@pytest.fixture
+def find_engines() -> Callable[..., list[int]]:
+    """``engine_processes``, for tests."""
+    return engine_processes
 
 
 @pytest.fixture(scope="session", autouse=True)
