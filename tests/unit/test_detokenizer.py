@@ -7,11 +7,11 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from text_models import byte_level, metaspace
 
 from sgnb.engine.scheduler.stop import StopScanner
 from sgnb.engine.tokenizer.detokenizer import DetokenizerManager
 from sgnb.messages import Chunk, Finish, ReqOutput, TokenLogprob
-from text_models import byte_level, metaspace
 
 EXAMPLES = settings(max_examples=200, deadline=None)  # these shrink; volume is in the seeded loop
 CHARS = st.text(
