@@ -34,8 +34,7 @@ def sample(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> Dr
     params = [batch.params[row] for row in rows]
     bad = torch.isfinite(logits.sum(-1)).logical_not_().tolist()
     raw = [
-        _raw_logprobs(logits[i], p) if _wants_logprob(p) and not bad[i] else None
-        for i, p in enumerate(params)
+        logits[i].log_softmax(-1) if _wants_logprob(p) and not bad[i] else None for i, p in enumerate(params)
     ]
     _mask_(logits, batch, rows)
     top_values, top_ids = logits.max(-1)
@@ -125,10 +124,6 @@ def _mask_(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> No
 
 def _wants_logprob(params: SamplingParams) -> bool:
     return params.return_logprob or params.top_logprobs_num > 0
-
-
-def _raw_logprobs(scores: torch.Tensor, params: SamplingParams) -> torch.Tensor:
-    return scores.log_softmax(-1)
 
 
 def _token_logprob(logprobs: torch.Tensor, token: int, top: int) -> TokenLogprob:

@@ -73,6 +73,8 @@ class GGUFReader:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if self.path.exists() and not self.path.is_file():  # a FIFO would block the open
+            raise ModelFileError(f"{self.path}: expected a file")
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:

@@ -86,8 +86,6 @@ class LlamaForCausalLM:
     def forward(self, forward_batch: ForwardBatch) -> torch.Tensor:
         """The residual stream of each row's last new token, fp32 [B, hidden]."""
         residual = self.embedding.index_select(0, forward_batch.input_ids).float()
-        if residual.data_ptr() == self.embedding.data_ptr():  # a one-row table; never add into the weights
-            residual = residual.clone()
         cos, sin = self.rope.tables(forward_batch.positions, forward_batch.highest_position)
         forward_batch.attn_backend.init_forward_metadata(forward_batch)
         for layer in self.layers:
