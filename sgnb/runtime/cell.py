@@ -16,7 +16,6 @@ from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cells import CellSource, check_cell, compile_cell, parse_cell
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.position import CELL_PREFIX, internal
-from sgnb.runtime import hooks
 from sgnb.runtime.core import Core
 from sgnb.runtime.function import function
 from sgnb.runtime.program import EAGER, hook_table
@@ -25,7 +24,6 @@ from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result, enter_state, leave_state
 
 internal(__name__)
-assert hooks.hook_table is hook_table
 
 MAX_CELLS = 2000
 """Texts of cells kept for tracebacks and for programs defined in them."""

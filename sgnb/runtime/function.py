@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
@@ -60,7 +61,7 @@ class SglFunction:
         num_api_spec_tokens: int | None = None,
         bound: Mapping[str, Any] | None = None,
     ) -> None:
-        if not callable(func) or not hasattr(func, "__code__"):
+        if not isinstance(func, FunctionType):
             raise ProgramError(f"@function needs a Python function, not {type(func).__name__}.")
         if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func):
             raise ProgramError(

@@ -192,7 +192,7 @@ def _all_settled(state: State, func: Any) -> Any:
 def _one_settled(state: State, func: Any) -> Any:
     def enter(name: str) -> Any:
         value = state.find(name)
-        slots = (value,) if isinstance(value, Slot) else getattr(value, "open_slots", tuple)()
+        slots: list[Slot] = [value] if isinstance(value, Slot) else getattr(value, "open_slots", list)()
         if all(slot.settled for slot in slots):
             return func(name)
         return _wait(state, slots, lambda: func(name))

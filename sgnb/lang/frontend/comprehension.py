@@ -7,7 +7,7 @@ function of its first iterable, here a generator that is run with ``yield from``
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from sgnb.lang.frontend.rewrite import Comprehension, Rewriter
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 LIFTED = {"_sg_listcomp_": "<listcomp>", "_sg_setcomp_": "<setcomp>", "_sg_dictcomp_": "<dictcomp>",
           "_sg_lambda_": "<lambda>"}  # fmt: skip
 """Names of functions the rewriter makes, and what tracebacks call them."""
+_Node = TypeVar("_Node", bound=ast.AST)
 _ACC, _FIRST, _KEY = "_sg_acc_", "_sg_first_", "_sg_key_"
 
 
@@ -121,7 +122,7 @@ def _walrus_names(node: ast.AST) -> set[str]:
     return names
 
 
-def _at(node: ast.AST, new: Any) -> Any:
+def _at(node: ast.AST, new: _Node) -> _Node:
     for part in ast.walk(new):
         if "lineno" in part._attributes and not hasattr(part, "lineno"):
             ast.copy_location(part, node)

@@ -72,7 +72,7 @@ def compile_in_factory(
         dead = [ast.If(test=ast.Constant(False), body=dead, orelse=[])]
     module = ast.Module(body=[*dead, factory], type_ignores=[])
     ast.fix_missing_locations(module)
-    code = compile(module, filename, "exec", flags=flags, dont_inherit=True)
+    code: CodeType = compile(module, filename, "exec", flags=flags, dont_inherit=True)
     for _ in range(2 if class_name is None else 3):
         code = next(const for const in code.co_consts if isinstance(const, CodeType))
     return code

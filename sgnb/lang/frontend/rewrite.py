@@ -285,7 +285,7 @@ class Rewriter(ast.NodeTransformer):
             return ast.copy_location(ast.Yield(value), value)
         test = self._is_pause(ast.NamedExpr(target=name(TEMP, ast.Store()), value=value))
         out = ast.IfExp(test=test, body=ast.Yield(name(TEMP)), orelse=name(TEMP))
-        return out if not hasattr(value, "lineno") else at(value, out)  # type: ignore[no-any-return]
+        return out if not hasattr(value, "lineno") else at(value, out)
 
     @staticmethod
     def _is_pause(value: ast.expr) -> ast.Compare:

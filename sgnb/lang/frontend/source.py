@@ -19,8 +19,8 @@ from sgnb.lang.frontend.factory import FunctionNode, bare, compile_in_factory, i
 CO_NESTED = 0x10
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
 FUTURE_FLAGS = 0
-for _name in futures.all_feature_names:
-    FUTURE_FLAGS |= getattr(futures, _name).compiler_flag
+for _feature in futures.all_feature_names:
+    FUTURE_FLAGS |= getattr(futures, _feature).compiler_flag
 
 
 class NotCompiled(Exception):
