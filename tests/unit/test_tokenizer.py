@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +115,14 @@ def test_B110_no_space_after_a_special_token(load: Load) -> None:
     "text", ["<|im_start|>user\nhi<|im_end|>\n", "a <|im_end|> b", "x\n\n<|endoftext|>\n 12"]
 )
 def test_B110_ids_equal_the_library_on_the_real_model(text: str) -> None:
-    with open(next(cache_files())) as file:
-        library = reference(json.dumps(json.load(file)["tokenizer"]))
-    assert real().encode(text) == library.encode(text, add_special_tokens=False).ids
+    assert real().encode(text) == real_library().encode(text, add_special_tokens=False).ids
 
 
-def cache_files() -> Any:
+@cache
+def real_library() -> Any:
     real()
-    return (cache_dir() / "tokenizers").glob(f"{real_path().path.stem}-*.json")
+    stored = next((cache_dir() / "tokenizers").glob(f"{real_path().path.stem}-*.json"))
+    return reference(json.dumps(json.loads(stored.read_bytes())["tokenizer"]))
 
 
 def test_the_real_model_has_the_ids_of_its_training() -> None:
@@ -137,20 +139,38 @@ def test_the_real_model_has_the_ids_of_its_training() -> None:
 def test_conversion_is_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = real_path()
-    expected = real().encode("cached or not")
+    opened: list[Path] = []
+
+    class Reader(contextlib.AbstractContextManager["Reader"]):
+        metadata = gguf_bytes()
+
+        def __init__(self, path: Path) -> None:
+            opened.append(path)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(tokenizer, "GGUFReader", Reader)
     monkeypatch.setenv("SGNB_CACHE", str(tmp_path / "cache"))
-    assert load_tokenizer(path).encode("cached or not") == expected
-    (stored,) = (tmp_path / "cache" / "models" / "tokenizers").glob("SmolLM2*.json")
-    with monkeypatch.context() as patch:
-        patch.setattr(tokenizer, "GGUFReader", lambda *_: pytest.fail("converted again"))
-        assert load_tokenizer(path).encode("cached or not") == expected
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(b"GGUF")
+    model = ModelPath("tiny", path, "gguf")
+
+    def load() -> tuple[list[int], int]:
+        return load_tokenizer(model).encode("cached or not"), len(opened)
+
+    expected, _ = load()
+    assert load() == (expected, 1)
+    (stored,) = (tmp_path / "cache" / "models" / "tokenizers").glob("tiny-*.json")
     stored.write_text("[]")
-    assert load_tokenizer(path).encode("cached or not") == expected
+    assert load() == (expected, 2)
     assert "made again" in caplog.text
+    assert load() == (expected, 2)
+    path.write_bytes(b"GGUF, but longer")
+    assert load() == (expected, 3), "another file under the same name is converted"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SGNB_CACHE", str(tmp_path / "file"))
-    assert load_tokenizer(path).encode("cached or not") == expected
+    assert load() == (expected, 4)
     assert "cannot be cached" in caplog.text
 
 

@@ -126,6 +126,7 @@ def render_sentinels(source: str, variables: Mapping[str, str]) -> dict[str, dic
         "template": source,
         "variables": dict(variables),
         "conversations": conversations,
+        "parent": os.getpid(),
         "cpu_seconds": CPU_SECONDS,
         "memory_bytes": MEMORY_BYTES,
         "output_chars": OUTPUT_CHARS,

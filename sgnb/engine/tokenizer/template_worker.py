@@ -6,13 +6,16 @@ it has a sandbox, seconds of CPU, a bound on memory, and nothing but stdin and s
 jinja2 and the standard library only, nothing of sgnb, and must stay so.
 
 stdin: ``{"template": str, "conversations": {key: {"messages": [...], "add_generation_prompt": bool}}, "variables": {},
-"cpu_seconds": int, "memory_bytes": int, "output_chars": int}``; stdout: ``{key: {"text": str} | {"error": str}}``.
+"parent": int, "cpu_seconds": int, "memory_bytes": int, "output_chars": int}``;
+stdout: ``{key: {"text": str} | {"error": str}}``.
 """
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import json
+import os
 import resource
 import signal
 import sys
@@ -21,6 +24,8 @@ from typing import Any
 import jinja2
 import jinja2.ext
 import jinja2.sandbox
+
+_PR_SET_PDEATHSIG = 1
 
 
 class _Sandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):
@@ -78,9 +83,18 @@ def render_all(request: dict[str, Any]) -> dict[str, dict[str, str]]:
     return out
 
 
+def _end_with_parent(parent: int) -> None:
+    """The engine must be gone soon after its owner; this child with it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
 def main() -> None:
     """Read one request, answer, end."""
     request = json.load(sys.stdin)
+    _end_with_parent(request["parent"])
     resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_seconds"], request["cpu_seconds"]))
     resource.setrlimit(resource.RLIMIT_AS, (request["memory_bytes"], request["memory_bytes"]))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
