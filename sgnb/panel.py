@@ -43,6 +43,7 @@ from typing import Any
 from sgnb.controls import ALIVE, Controls
 from sgnb.errors import SgnbError
 from sgnb.widgets import words
+from sgnb.widgets.comms import answer_on_any_shell
 from sgnb.widgets.publisher import get_publisher
 
 TARGET = "sgnb.telemetry.v1"
@@ -285,7 +286,7 @@ class PanelComm:
             self.close()
             return False
         if not self._outbox.empty():
-            self._comm.send(self._outbox.get())
+            self._send(self._outbox.get())
             return True
         self.due = now + STATE_EVERY
         if now - self._sent_at < STATE_EVERY:
@@ -296,8 +297,12 @@ class PanelComm:
             return False
         self._last, self._sent_at = state, now
         self._seq += 1
-        self._comm.send({**state, "seq": self._seq})
+        self._send({**state, "seq": self._seq})
         return True
+
+    def _send(self, data: dict[str, Any]) -> None:
+        self._comm.send(data)
+        answer_on_any_shell(self._comm)
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         self._heard = time.monotonic()

@@ -108,7 +108,7 @@ class ProgramFold:
         self._dirty: set[int] = set()
         self._index: dict[int, int] = {}
         self._shown_errors: set[str] = set()
-        self._version = 0
+        self.version = 0
         self._sent_version = -1
 
     # ------------------------------------------------------------ feeding
@@ -123,18 +123,18 @@ class ProgramFold:
                 self._began = entry.time
             self._ended = entry.time
             self._take(entry.event, entry.time)
-        self._version += fed
+        self.version += fed
         return fed
 
     def end_as(self, status: str) -> None:
         """Show ``status`` for a run whose log is still open (its engine does not answer any more)."""
         if self.finished is None:
             self._end(ev.RunFinished(status, max(0.0, time.monotonic() - self._began)))
-            self._version += 1
+            self.version += 1
 
     def bump(self) -> None:
         """Make the next delta differ: something beside the log changed (the header)."""
-        self._version += 1
+        self.version += 1
 
     def _take(self, event: ev.Event, now: float) -> None:
         match event:
@@ -344,7 +344,7 @@ class ProgramFold:
 
     def news(self) -> bool:
         """True when something changed since the last ``snapshot`` or ``delta``."""
-        return self._version != self._sent_version
+        return self.version != self._sent_version
 
     def snapshot(self) -> dict[str, Any]:
         """Everything, for a view that knows nothing. Marks all as sent."""
@@ -356,8 +356,8 @@ class ProgramFold:
                 segment.sent = len(segment.parts)
             rows.append(data)
         self._dirty.clear()
-        self._sent_version = self._version
-        return {"k": "snapshot", "seq": self._version, "head": self.head(), "rows": rows}
+        self._sent_version = self.version
+        return {"k": "snapshot", "seq": self.version, "head": self.head(), "rows": rows}
 
     def delta(self) -> dict[str, Any]:
         """What changed since the last ``snapshot`` or ``delta``, all of it; ``from`` names the version it applies to."""
@@ -369,12 +369,12 @@ class ProgramFold:
                 if segment.sent < len(segment.parts):
                     texts.append([index, number, "".join(segment.parts[segment.sent :])])
                     segment.sent = len(segment.parts)
-        base, self._sent_version = self._sent_version, self._version
+        base, self._sent_version = self._sent_version, self.version
         self._dirty.clear()
         return {
             "k": "delta",
             "from": base,
-            "seq": self._version,
+            "seq": self.version,
             "head": self.head(),
             "rows": rows,
             "text": texts,

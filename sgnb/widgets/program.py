@@ -52,6 +52,9 @@ class ProgramView:
         self._extra: dict[str, Any] = {}
         self._next_snapshot = 0.0
         self._wants_snapshot = False
+        self._made = time.monotonic()
+        self._sent_at = self._made
+        self._trait_version = -1
         self._unacked: list[int] = []
         self._acks = False
         self._last_ack = 0.0
@@ -75,6 +78,7 @@ class ProgramView:
             self._widget = ProgramWidget(self.key, self._picture())
             self._widget.on_msg(self._on_message)
             self._next_snapshot = time.monotonic() + SNAPSHOT_EVERY
+            self._trait_version = self._fold.version
         self._unlisten = self.log.listen(self._wake)
         get_publisher().add(self)
 
@@ -108,7 +112,7 @@ class ProgramView:
             self._unlisten = None
         get_publisher().remove(self)
         self.due = None
-        if now and self._widget is not None and self._fold.news():
+        if now and self._widget is not None and self._trait_version != self._fold.version:
             get_publisher().send_now(self.send_snapshot)
 
     def close(self) -> None:
@@ -141,20 +145,25 @@ class ProgramView:
         get_publisher().wake(self)
 
     def publish(self) -> bool:
-        """Publisher's thread: one delta, or the snapshot when its time has come."""
+        """Publisher's thread: the changes since the last message, or the whole picture when its time has come."""
         now = time.monotonic()
-        self.due = now + HEARTBEAT
         if self._held_back(now):
             return False
         with self._lock:
             self._fold.feed(self.log.since(self._fold.next_seq))
-            if self._fold.finished is not None:  # the last picture; ``end`` sends none after this
-                self.due = None
-            if self._wants_snapshot or now >= self._next_snapshot or self._fold.finished is not None:
+            ended, news = self._fold.finished is not None, self._fold.news()
+            stale = self._trait_version != self._fold.version
+            whole = self._wants_snapshot or (stale and (ended or now >= self._next_snapshot))
+            beat = now - self._sent_at >= HEARTBEAT and not ended
+            if whole:
                 self.send_snapshot()
-            elif self._widget is not None:
-                self._widget.send(self._fold.delta() | {"head": self._fold.head() | self._extra})
-        return True
+            elif (news or beat) and self._widget is not None:
+                self._widget.send(self._fold.delta() | {"head": self._head()})
+            if whole or news or beat:
+                self._sent_at = now
+            stale = self._trait_version != self._fold.version
+            self.due = None if ended else max(now + 0.001, self._next_snapshot) if stale else now + HEARTBEAT
+        return whole or news or beat
 
     def _held_back(self, now: float) -> bool:
         """True while a page that acknowledges has not done so for two snapshots: it gets the newest state later."""
@@ -177,14 +186,18 @@ class ProgramView:
             if self._widget is None:
                 return
             picture = self._picture()
+            self._trait_version = self._fold.version
             self._unacked.append(picture["seq"])
             del self._unacked[:-8]
             self._widget.snapshot = picture
 
     def _picture(self) -> dict[str, Any]:
-        picture = self._fold.snapshot()
-        picture["head"] |= self._extra
-        return picture
+        return self._fold.snapshot() | {"head": self._head()}
+
+    def _head(self) -> dict[str, Any]:
+        if not self._extra:
+            return self._fold.head()
+        return self._fold.head() | self._extra | {"seconds": round(time.monotonic() - self._made, 3)}
 
     def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
         kind = content.get("k") if isinstance(content, dict) else None

@@ -10,8 +10,10 @@ import pathlib
 from typing import Any
 
 import anywidget
-import ipywidgets
+import ipywidgets  # type: ignore[import-untyped]
 import traitlets
+
+from sgnb.widgets.comms import answer_on_any_shell
 
 _STATIC = pathlib.Path(__file__).parent / "static"
 _layout: list[ipywidgets.Layout] = []
@@ -31,6 +33,15 @@ class ProgramWidget(anywidget.AnyWidget):
         ):  # one for all: a layout a cell would be a second comm a cell
             _layout[:] = [ipywidgets.Layout()]
         super().__init__(key=key, snapshot=snapshot, layout=_layout[0])
+
+    def open(self) -> None:
+        """Open the comm; the page may answer on a subshell."""
+        super().open()
+        answer_on_any_shell(self.comm)
+
+    def _send(self, msg: Any, buffers: Any = None) -> None:
+        super()._send(msg, buffers)
+        answer_on_any_shell(self.comm)
 
     def __repr__(self) -> str:
         """Stable: no address, no state."""

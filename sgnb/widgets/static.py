@@ -89,13 +89,7 @@ def _role_words(row: Row) -> list[str]:
 
 
 def _html_text(row: Row) -> str:
-    mixed = (
-        len({segment.model for segment in row.segments}) > 1
-    )  # bold tells model text from its turn's own words
-    body = ""
-    for segment in row.segments:
-        shown = _break(_shown(segment))
-        body += f"<b>{shown}</b>" if mixed and segment.model and shown else shown
+    body = "".join(_break(_shown(segment)) for segment in row.segments)
     lines = [html.escape(line) for line in _hidden(row)] + (["not run"] if row.state == "skipped" else [])
     error = f"<pre>{html.escape(chr(10).join(row.error))}</pre>" if row.error else ""
     return "<br>".join(filter(None, [body, *lines])) + error

@@ -87,30 +87,17 @@ def reuse_words(cached: int, prompt: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Text with every invisible character shown: control pictures, and ``[U+202E]`` for bidi and zero-width ones.
-
-    Line feed and tab stay what they are.
-    """
+    """Text with every invisible character shown by name: ``[U+001B]``, ``[U+202E]``. Line feed and tab stay."""
     if text.isprintable():  # the common case: nothing to show
         return text
-    return "".join(_visible_char(char) for char in text)
-
-
-def _visible_char(char: str) -> str:
-    code = ord(char)
-    if char in "\n\t":
-        return char
-    if code < 0x20:
-        return chr(0x2400 + code)
-    if code == 0x7F:
-        return "\u2421"
-    return f"[U+{code:04X}]" if is_hidden(code) else char
+    return "".join(f"[U+{ord(char):04X}]" if is_hidden(ord(char)) else char for char in text)
 
 
 def is_hidden(code: int) -> bool:
-    """True for characters that draw nothing or turn the reading order: C1, zero-width, bidi, tags, lone surrogates."""
+    """True for characters that draw nothing or turn the reading order: control, zero-width, bidi, tags, surrogates."""
     return (
-        0x80 <= code <= 0x9F
+        (code < 0x20 and code not in (0x09, 0x0A))
+        or 0x7F <= code <= 0x9F
         or code in (0xAD, 0x34F, 0x61C, 0x180E, 0xFEFF, 0x115F, 0x1160, 0x3164)
         or 0x200B <= code <= 0x200F
         or 0x2028 <= code <= 0x202E

@@ -7,6 +7,7 @@ const ANNOUNCE_EVERY = 2000;
 const NUMBERS_EVERY = 250;
 const CLOCK_TRUST = 3000; // after so many ms without a message the clock stops: the kernel may be gone
 const STOP_PATIENCE = 1500;
+const STOP_AGAIN = 400;
 const FOLD_LINES = 3;
 
 // ------------------------------------------------------------------ pure
@@ -41,8 +42,6 @@ export function pieces(text) {
 
 function nameOf(char) {
   const code = char.codePointAt(0);
-  if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-  if (code === 0x7f) return "\u2421";
   return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
 }
 
@@ -81,6 +80,11 @@ export function barWidth(cached, prompt, width = 48) {
   if (!prompt || cached <= 0) return 0;
   if (cached >= prompt) return width;
   return Math.min(width - 2, Math.max(2, Math.round((width * cached) / prompt)));
+}
+
+/** True until the run has ended. */
+export function isRunning(head) {
+  return head.state === "running" || head.state === "queued";
 }
 
 /** The sentence for the live region when the run's state changes. */
@@ -259,7 +263,7 @@ export class ProgramView {
       },
       { passive: true },
     );
-    this.lastNumbers = 0;
+    this.lastNumbers = -NUMBERS_EVERY;
     this.lastSpoken = 0;
     this.spoken = "";
     this.received = performance.now();
@@ -284,13 +288,13 @@ export class ProgramView {
     while (this.rows.length > doc.rows.length) this.rows.pop().el.remove();
     this.drawHead();
     for (const index of touched) if (this.rows[index]?.row) this.rows[index].fold();
-    if (this.pinned && doc.head.state === "running") this.list.scrollTop = this.list.scrollHeight;
+    if (this.pinned && isRunning(doc.head)) this.list.scrollTop = this.list.scrollHeight;
     this.root.dataset.seq = String(doc.seq);
   }
 
   drawHead() {
     const head = this.doc.head;
-    const running = head.state === "running" || head.state === "queued";
+    const running = isRunning(head);
     this.root.dataset.state = head.state;
     this.root.setAttribute("aria-label", `Run ${head.cell ? `[${head.cell}]` : ""}, ${(head.word ?? "").toLowerCase()}`);
     if (!running) this.stopping = false;
@@ -299,13 +303,7 @@ export class ProgramView {
     this.stop.hidden = !running || !this.noStop.hidden;
     this.stop.disabled = Boolean(this.stopping);
     if (!running) this.noStop.hidden = true;
-    const now = performance.now();
-    if (!running || now - this.lastNumbers >= NUMBERS_EVERY) {
-      this.lastNumbers = now;
-      this.facts.textContent = "";
-      joinDots(this.facts, head.facts ?? []);
-      this.showTime();
-    }
+    if (!running || performance.now() - this.lastNumbers >= NUMBERS_EVERY) this.drawNumbers();
     this.summary.textContent = "";
     for (const [strong, plain] of head.summary ?? []) {
       const part = el("span", "sgnb-fact");
@@ -316,15 +314,18 @@ export class ProgramView {
     this.speak();
   }
 
-  showTime() {
+  /** Time and live numbers, at most four times a second while the run goes on. */
+  drawNumbers() {
     const head = this.doc.head;
-    const running = head.state === "running" || head.state === "queued";
+    this.lastNumbers = performance.now();
+    this.facts.textContent = "";
+    joinDots(this.facts, head.facts ?? []);
     const since = Math.min(performance.now() - this.received, CLOCK_TRUST);
-    this.time.textContent = formatSeconds(head.seconds + (running ? since / 1000 : 0));
+    this.time.textContent = formatSeconds(head.seconds + (isRunning(head) ? since / 1000 : 0));
   }
 
   tick() {
-    if (this.doc && (this.doc.head.state === "running" || this.doc.head.state === "queued") && this.root.isConnected) this.showTime();
+    if (this.doc && isRunning(this.doc.head) && this.root.isConnected) this.drawNumbers();
   }
 
   speak() {
@@ -349,8 +350,13 @@ export class ProgramView {
     this.answered = false;
     this.drawHead();
     this.send({ k: "stop" });
+    clearInterval(this.again);
+    this.again = setInterval(() => {
+      if (this.stopping && !this.answered) this.send({ k: "stop" });
+      else clearInterval(this.again);
+    }, STOP_AGAIN);
     this.patience = setTimeout(() => {
-      if (this.answered || !this.doc || this.doc.head.state !== "running") return;
+      if (this.answered || !this.doc || !isRunning(this.doc.head)) return;
       this.stopping = false; // comms do not run beside a cell here
       this.noStop.hidden = false;
       this.drawHead();
@@ -366,6 +372,7 @@ export class ProgramView {
     clearInterval(this.clock);
     clearTimeout(this.later);
     clearTimeout(this.patience);
+    clearInterval(this.again);
     this.observer.disconnect();
   }
 }
@@ -402,7 +409,7 @@ function render({ model, el: root }) {
   const onSnapshot = () => {
     const snapshot = model.get("snapshot");
     take(snapshot);
-    if (snapshot.head?.state === "running") model.send({ k: "ack", seq: snapshot.seq });
+    if (isRunning(snapshot.head ?? {})) model.send({ k: "ack", seq: snapshot.seq });
   };
   const onMessage = (message) => {
     if (message?.k === "stopping") return view.stopTaken();
@@ -425,7 +432,7 @@ function render({ model, el: root }) {
   model.on("change:snapshot", onSnapshot);
   model.on("msg:custom", onMessage);
   view.draw(doc);
-  if (doc.head.state === "running") model.send({ k: "hello" });
+  if (isRunning(doc.head)) model.send({ k: "hello" });
   return () => {
     watcher.disconnect();
     cancelAnimationFrame(frame);

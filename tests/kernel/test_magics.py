@@ -1,0 +1,391 @@
+"""The magics in a real kernel, on a scripted backend: messages, words, errors, output forms."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from kernel_rig import MOCK, Kernel
+
+HOSTILE = (
+    '<img src=x onerror="alert(1)"><script>alert(2)</script><a href="javascript:alert(3)">x</a>'
+    "<svg onload=alert(4)></svg>\x1b[2J\x1b]8;;http://evil.test\x07link\x1b]8;;\x07 \u202eevil\u202c # no heading ```"
+)
+PARIS = 's += user("What is the capital of France?")\ns += assistant(gen("answer", max_tokens=40))'
+
+
+def test_load_takes_half_a_second_and_no_torch(kernel: Kernel) -> None:
+    kernel.ok("import time, sys")
+    took = kernel.ok("t = time.perf_counter()\n%load_ext sgnb\nprint(time.perf_counter() - t)").stdout
+    assert float(took) <= 0.5
+    loaded = kernel.value("sorted({m.partition('.')[0] for m in sys.modules})")
+    assert not {"torch", "transformers", "xgrammar", "ipywidgets", "anywidget", "tokenizers"} & set(loaded)
+
+
+def test_a_cell_streams_and_ends_with_one_bundle(shared: Kernel) -> None:
+    shared.ok("use_mock('Paris is the capital of France.', delay=0.05)")
+    result = shared.ok("%%sgl -o capital\n" + PARIS)
+    assert result.kinds.count("display_data") == 1
+    assert result.kinds.count("update_display_data") == 1
+    assert result.kinds[-1] == "update_display_data"
+    last = result.of("update_display_data")[0]
+    assert last["transient"] == result.of("display_data")[0]["transient"]
+    assert set(last["data"]) == {"text/plain", "text/html", "application/vnd.jupyter.widget-view+json"}
+    assert "Paris is the capital of France." in last["data"]["text/plain"]
+    assert "Finished in " in last["data"]["text/html"]
+    assert shared.value("capital['answer']") == "Paris is the capital of France."
+    deltas = [c["data"]["content"] for c in result.of("comm_msg") if c["data"].get("method") == "custom"]
+    assert len(deltas) >= 2, "text came in one piece: nothing streamed"
+
+
+def test_streamed_text_is_the_final_text(shared: Kernel) -> None:
+    text = "Grüße, 世界! " * 40 + "👩‍🚀 done"
+    shared.ok(f"use_mock({text!r}, delay=0.005)")
+    result = shared.ok('%%sgl -o out\ns += gen("x", max_tokens=400)')
+    shown = replay(result.of("comm_open"), result.of("comm_msg"))
+    assert shown["rows"][-1]["segs"][0]["text"] == text
+    assert shared.value("out['x']") == text
+
+
+def replay(opens: list[dict], messages: list[dict]) -> dict:
+    """What a page shows after these messages, by the rules of ``program.js``."""
+    opened = [c for c in opens if "snapshot" in c["data"].get("state", {})][-1]
+    doc = opened["data"]["state"]["snapshot"]
+    for content in messages:
+        data = content["data"]
+        if content["comm_id"] != opened["comm_id"]:
+            continue
+        if data["method"] == "update" and "snapshot" in data["state"]:
+            doc = data["state"]["snapshot"]
+        elif data["method"] == "custom" and data["content"]["k"] == "delta":
+            delta = data["content"]
+            assert delta["from"] == doc["seq"], "a delta does not follow"
+            for index, row in delta["rows"]:
+                old = doc["rows"][index]["segs"] if index < len(doc["rows"]) else []
+                for number, seg in enumerate(row["segs"]):
+                    seg["text"] = old[number]["text"] if number < len(old) else ""
+                doc["rows"][index : index + 1] = [row]
+            for index, number, text in delta["text"]:
+                doc["rows"][index]["segs"][number]["text"] += text
+            doc["seq"], doc["head"] = delta["seq"], delta["head"]
+    return doc
+
+
+@pytest.mark.magic
+@pytest.mark.parametrize("code", ["%sgl", "%%sgl\n", "%%sgl\n\n   \n", "%%sgl"])
+def test_B164_no_arguments_and_empty_bodies_give_one_line(shared: Kernel, code: str) -> None:
+    result = shared.run(code)
+    assert result.status == "error"
+    assert result.kinds == ["execute_input", "stream"]
+    assert result.stderr.startswith("UsageError: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("%sgl lunch", "unknown command 'lunch'"),
+        ("%sgl launch --dtypo float32", "unrecognized arguments: --dtypo"),
+        ("%sgl launch --max-total-tokens many", "max_total_tokens"),
+        ("%sgl launch --page-size 3", "page_size must be 1, 2, 4 or 16"),
+        ("%sgl log five", "takes a number"),
+        ("%sgl attach", "takes one name"),
+        ("%sgl status now", "unrecognized arguments: now"),
+        ("%%sgl --nope\nx", "unrecognized arguments: --nope"),
+        ("%%sgl --temperature hot\nx", "invalid float value: 'hot'"),
+        ("%%sgl --top-p 7\nx", "top_p must be in (0, 1]"),
+        ("%%sgl --stop ''\nx", "a stop string is empty"),
+        ("%%sgl -o 7up\nx", "takes a variable name"),
+        ('%%sgl --stop "open\nx', "No closing quotation"),
+    ],
+)
+def test_mistakes_on_the_line_are_one_line(shared: Kernel, line: str, says: str) -> None:
+    result = shared.run(line)
+    assert result.status == "error"
+    assert says in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "error" not in result.kinds
+
+
+@pytest.mark.parametrize("name", ["%sgl?", "%%sgl?"])
+def test_help_has_two_examples(shared: Kernel, name: str) -> None:
+    result = shared.ok(name)
+    text = result.reply["content"]["payload"][0]["data"]["text/plain"]
+    examples = text.partition("Examples")[2]
+    assert examples.count("%sgl") >= 2
+    assert "Traceback" not in text
+
+
+@pytest.mark.magic
+def test_B158_braces_in_the_body_stay(shared: Kernel) -> None:
+    shared.ok("use_mock('ok')")
+    shared.ok(
+        "%%sgl -o out\n"
+        "d = {'a': 1, 'b': 2}\n"
+        "swapped = {v: k for k, v in d.items()}\n"
+        's += \'{"json": {"x": $y}}\' + f" {swapped[1]} {{literal}}"\n'
+        's += gen("x")'
+    )
+    assert shared.value("out.text()").startswith('{"json": {"x": $y}} a {literal}')
+
+
+@pytest.mark.magic
+def test_B159_the_line_is_not_expanded(shared: Kernel) -> None:
+    shared.ok("x = 5; use_mock(lambda p, name, params: ' '.join(t[::-1] for t in params.stop))")
+    shared.ok('%%sgl -o out --stop "{x}" --stop $x\ns += gen("x")')
+    assert shared.value("out['x']") == "}x{ x$"
+
+
+@pytest.mark.magic
+def test_B162_a_comment_after_the_line_is_a_comment(shared: Kernel) -> None:
+    shared.ok("use_mock(lambda p, name, params: repr(params.max_new_tokens))")
+    shared.ok('%%sgl -o out --max-tokens 2  # two samples "unclosed\ns += gen("x")')
+    assert shared.value("out['x']") == "2"
+    assert not shared.value("'#' in globals()")
+    assert "No engine" in shared.ok("%sgl status  # now").stdout
+
+
+def test_defaults_apply_where_a_gen_says_nothing(shared: Kernel) -> None:
+    shared.ok("use_mock(lambda p, name, v: repr((v.max_new_tokens, v.temperature, v.stop == ('\\n\\n',))))")
+    shared.ok(
+        '%%sgl -o out --max-tokens 200 --temperature 0 --stop "\\n\\n"\n'
+        's += gen("a") + " " + gen("b", max_tokens=300, stop="!")'
+    )
+    assert shared.value("out['a']") == "(200, 0.0, True)"
+    assert shared.value("out['b']") == "(300, 0.0, False)"
+
+
+def test_a_host_error_shows_the_cells_line_and_none_of_our_frames(shared: Kernel) -> None:
+    shared.ok("use_mock('ok')")
+    result = shared.run('%%sgl -o kept\ns += "before"\n1 / 0\n')
+    assert result.status == "error"
+    assert len(result.of("error")) == 1
+    assert "1 / 0" in result.error
+    assert "3" in result.error
+    assert "ZeroDivisionError" in result.error
+    assert "sgnb/" not in result.error
+    assert "Failed" in result.plain
+    assert "before" in shared.value("kept.text()")
+
+
+def test_a_failed_generation_is_one_message_and_keeps_its_text(shared: Kernel) -> None:
+    shared.ok(
+        "from sgnb.errors import RequestError\nuse_mock([RequestError('The context is full.', code='context')])"
+    )
+    result = shared.run('%%sgl\ns += "A long story"\ns += gen("x")')
+    assert result.status == "error"
+    assert len(result.of("error")) == 1
+    assert "The context is full." in result.error
+    assert "Traceback" not in result.error
+    assert "A long story" in result.plain
+    assert "The context is full." in result.plain
+    assert result.plain.splitlines()[-1].startswith("Failed")
+
+
+def test_a_syntax_error_names_line_and_fix_and_shows_nothing_else(shared: Kernel) -> None:
+    shared.ok("use_mock('ok')")
+    result = shared.run("%%sgl\ns += user('a'\n")
+    assert result.status == "error"
+    assert result.kinds == ["execute_input", "error"]
+
+
+def test_cell_numbers_are_those_of_the_prompt(shared: Kernel) -> None:
+    shared.ok("use_mock('ok')")
+    result = shared.ok('%%sgl\ns += gen("x")')
+    number = str(result.of("execute_input")[0]["execution_count"])
+    shown = replay(result.of("comm_open"), result.of("comm_msg"))
+    assert shown["head"]["cell"] == number
+
+
+def test_leading_blank_lines_count(shared: Kernel) -> None:
+    result = shared.run("\n\n%%sgl\ns += 'x'\n1/0")
+    assert "5" in result.error.splitlines()[-3], result.error
+
+
+def test_debug_shows_every_instruction(shared: Kernel) -> None:
+    shared.ok("use_mock('ok')")
+    result = shared.ok("%%sgl --debug\n" + PARIS)
+    rows = [line.split() for line in result.of("display_data")[-1]["data"]["text/plain"].splitlines()]
+    assert rows[0] == ["block", "instruction", "state", "ids", "cached", "ms"]
+    assert {"Init", "Extend", "Decode"} <= {row[1] for row in rows[1:]}
+
+
+@pytest.mark.magic
+def test_B176_hostile_text_is_text_in_every_form(shared: Kernel) -> None:
+    shared.ok(f"use_mock({HOSTILE!r}, model='<b>m</b>')")
+    result = shared.ok('%%sgl\ns += gen("x", max_tokens=400)')
+    html = result.html
+    for tag in ("<img", "<script", "<a ", "<svg", "<b>m", "\x1b", "\u202e", "\x07"):
+        assert tag not in html, tag
+    for char in "\x1b\u202e\x07":
+        assert char not in result.plain
+    assert "&lt;img src=x onerror=" in html
+    assert "[U+202E]evil[U+202C]" in result.plain
+
+
+def test_B174_background_output_stays_with_its_cell(shared: Kernel) -> None:
+    shared.ok("use_mock('one two three four five six', delay=0.15)")
+    first = shared.start('%%sgl --background -o late\ns += gen("x", max_tokens=9)\nprint("host", s["x"][:3])')
+    result = shared.finish(first)
+    assert result.status == "ok"
+    second = shared.ok("print('second')")
+    assert second.stdout == "second\n"
+    assert shared.value("late['x']") == "one two three four five six"
+    seen = shared.gather(2.0)
+    mine = [m for m in seen if m["parent_header"].get("msg_id") == first]
+    updates = [m for m in mine if m["header"]["msg_type"] == "update_display_data"]
+    assert len(updates) == 1
+    assert "Finished" in updates[0]["content"]["data"]["text/plain"]
+
+
+def test_B171_running_a_cell_again_frees_its_widget(shared: Kernel) -> None:
+    shared.ok(
+        "use_mock('ok')\nimport ipywidgets, sgnb.widgets.output as o\nfrom comm import get_comm_manager as cm"
+    )
+    for _ in range(40):
+        shared.ok('%%sgl\ns += gen("x")')
+    assert shared.value("o.live_views()") <= shared.value("o.KEPT_VIEWS")
+    comms = shared.value("len(cm().comms)")
+    for _ in range(10):
+        shared.ok('%%sgl\ns += gen("x")')
+    assert shared.value("len(cm().comms)") <= comms
+
+
+def test_B171_the_same_cell_has_one_widget(shared: Kernel) -> None:
+    shared.ok("use_mock('ok')\nimport sgnb.widgets.output as o\nfrom comm import get_comm_manager as cm")
+
+    def run() -> None:
+        message = shared.client.session.msg(
+            "execute_request",
+            {"code": '%%sgl\ns += gen("x")', "silent": False, "store_history": True, "allow_stdin": False},
+            metadata={"cellId": "a-cell"},
+        )
+        shared.client.shell_channel.send(message)
+        assert shared.finish(message["header"]["msg_id"]).status == "ok"
+
+    run()
+    before = shared.value("(o.live_views(), len(cm().comms))")
+    for _ in range(5):
+        run()
+    assert shared.value("(o.live_views(), len(cm().comms))") == before
+
+
+def test_B165_stop_by_comm_works_while_the_cell_runs(shared: Kernel) -> None:
+    shared.ok("use_mock('word ' * 2000, delay=0.02)")
+    subshell = new_subshell(shared)
+    msg_id = shared.start('%%sgl -o part\ns += gen("x", max_tokens=2000)')
+    comm_id = None
+    while comm_id is None:
+        message = shared.client.get_iopub_msg(timeout=30)
+        if message["header"]["msg_type"] == "comm_open" and "_esm" in message["content"]["data"].get(
+            "state", {}
+        ):
+            comm_id = message["content"]["comm_id"]
+    shared.gather(0.5)
+    stop = shared.client.session.msg(
+        "comm_msg", {"comm_id": comm_id, "data": {"method": "custom", "content": {"k": "stop"}}}
+    )
+    stop["header"]["subshell_id"] = subshell
+    shared.client.shell_channel.send(stop)
+    began = time.monotonic()
+    result = shared.finish(msg_id)
+    assert time.monotonic() - began <= 1.5
+    assert result.status == "error"
+    assert "KeyboardInterrupt: stopped" in result.error
+    assert "Stopped" in result.plain
+    assert 0 < len(shared.value("part.text()")) < 9000
+
+
+def new_subshell(kernel: Kernel) -> str:
+    message = kernel.client.session.msg("create_subshell_request")
+    kernel.client.control_channel.send(message)
+    while True:
+        reply = kernel.client.get_control_msg(timeout=30)
+        if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+            return reply["content"]["subshell_id"]
+
+
+@pytest.mark.parametrize(
+    ("code", "cursor", "expected"),
+    [
+        ("%sgl la", None, {"launch"}),
+        ("%sgl launch --max-t", None, {"--max-total-tokens"}),
+        ("%%sgl --temp", None, {"--temperature"}),
+        ("%%sgl -o x\ns += ass", None, {"assistant"}),
+        ("%%sgl -o x\ns += gen('a', max_t", None, {"max_tokens="}),
+        ("%sgl stop --y", None, {"--yes"}),
+    ],
+)
+def test_completion(shared: Kernel, code: str, cursor: int | None, expected: set[str]) -> None:
+    reply = shared.client.complete(code, cursor, reply=True, timeout=30)
+    assert expected <= set(reply["content"]["matches"])
+
+
+def test_completion_leaves_other_cells_alone(shared: Kernel) -> None:
+    reply = shared.client.complete("impor", reply=True, timeout=30)
+    assert "--temperature" not in reply["content"]["matches"]
+
+
+def test_load_twice_reload_and_unload(kernel: Kernel) -> None:
+    kernel.ok("%load_ext sgnb")
+    assert "already loaded" in kernel.ok("%load_ext sgnb").stdout
+    kernel.ok(MOCK)
+    kernel.ok("use_mock('ok', delay=0.01)")
+    kernel.ok('%%sgl\ns += gen("x")')
+    count = "(len(get_ipython().Completer.custom_matchers), sorted(__import__('comm').get_comm_manager().targets))"
+    before = kernel.value(count)
+    kernel.ok("%reload_ext sgnb")
+    kernel.ok('%%sgl\ns += gen("x")')
+    assert kernel.value(count) == before
+    kernel.ok("%unload_ext sgnb")
+    assert kernel.run("%sgl status").status == "error"
+    matchers, targets = kernel.value(count)
+    assert matchers == before[0] - 1
+    assert "sgnb.telemetry.v1" not in targets
+    threads = (
+        "[t.name for t in __import__('threading').enumerate() if t.name in ('sgnb publisher', 'sgnb panel')]"
+    )
+    assert kernel.value(threads) == []
+    kernel.ok("%load_ext sgnb")
+    kernel.ok('%%sgl\ns += gen("x")')
+
+
+@pytest.mark.kernel_life
+def test_B155_a_forked_child_neither_hangs_nor_harms(shared: Kernel) -> None:
+    shared.ok("use_mock('ok', delay=0.01)")
+    shared.ok('%%sgl\ns += gen("x")')
+    result = shared.ok(
+        "import multiprocessing as mp, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "p = mp.get_context('fork').Process(target=lambda: None)\n"
+        "p.start(); p.join(20)\nprint(p.exitcode)",
+        timeout=40,
+    )
+    assert result.stdout.strip() == "0"
+    shared.ok('%%sgl\ns += gen("x")')
+
+
+def test_static_mode_is_one_display(make_kernel) -> None:
+    kernel = make_kernel(SGNB_DISPLAY="static", SGNB_DETERMINISTIC="1")
+    kernel.ok("%load_ext sgnb")
+    kernel.ok(MOCK)
+    kernel.ok("use_mock('Paris.', delay=0.01)")
+    results = [kernel.ok("%%sgl -o out\n" + PARIS) for _ in range(2)]
+    for result in results:
+        assert result.kinds == ["execute_input", "display_data"]
+        data = result.of("display_data")[0]
+        assert set(data["data"]) == {"text/html", "text/plain"}
+        assert data["transient"] == {}
+        assert " s " not in result.plain.splitlines()[-1]
+    assert results[0].html == results[1].html
+    assert kernel.value("'ipywidgets' in __import__('sys').modules") is False
+    failed = kernel.run("%%sgl\ns += 'x'\n1/0")
+    assert failed.kinds == ["execute_input", "display_data", "error"]
+
+
+def test_views_have_a_stable_repr(shared: Kernel) -> None:
+    shared.ok("use_mock('ok')\nfrom sgnb.widgets.program import ProgramView")
+    shared.ok('%%sgl -o out\ns += gen("x")')
+    shared.ok("from sgnb.runtime.events import EventLog")
+    text = shared.ok("print(repr(ProgramView(EventLog())))").stdout
+    assert text == "<sgnb run [], queued>\n"
