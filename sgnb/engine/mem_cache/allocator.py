@@ -27,6 +27,7 @@ class TokenAllocator(BaseAllocator):
         self.size = size
         self._stack: IntArray = np.arange(size - 1, -1, -1, dtype=np.int32)
         self._is_free = np.ones(size, dtype=np.bool_)
+        self._scratch: IntArray = np.zeros(size, dtype=np.int32)
         self._top = size
 
     @property
@@ -51,9 +52,11 @@ class TokenAllocator(BaseAllocator):
         given = np.asarray(slots, dtype=np.int32)
         if int(given.min()) < 0 or int(given.max()) >= self.size:
             raise IntegrityError(f"slots outside 0..{self.size - 1} are given back: {given.tolist()[:8]}")
-        if self._is_free[given].any() or len(np.unique(given)) != len(given):
-            twice = given[self._is_free[given]].tolist() or given.tolist()
-            raise IntegrityError(f"double free of KV slots, first of them: {twice[:8]}")
+        order = np.arange(len(given), dtype=np.int32)
+        self._scratch[given] = order
+        wrong = self._is_free[given] | (self._scratch[given] != order)  # free already, or twice in ``given``
+        if wrong.any():
+            raise IntegrityError(f"double free of KV slots, first of them: {given[wrong].tolist()[:8]}")
         self._is_free[given] = True
         self._stack[self._top : self._top + len(given)] = given[::-1]
         self._top += len(given)

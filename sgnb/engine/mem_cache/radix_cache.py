@@ -81,6 +81,7 @@ class TreeNode:
         """An unlocked leaf of the tree; roots never are."""
         return self.alive and not self.lock_ref and not self.children and self.parent is not None
 
+
 class RadixCache(BasePrefixCache):
     """The tree, its sizes and its eviction. ``disabled`` keeps the contract and stores nothing."""
 
@@ -194,7 +195,7 @@ class RadixCache(BasePrefixCache):
             self.protected_size -= len(above.key)
             if above.evictable:
                 if above.doomed:
-                    self._remove(above)
+                    self.allocator.free(self._remove(above))
                 else:
                     self._push(above)
             self._forget_root(above)
@@ -222,7 +223,7 @@ class RadixCache(BasePrefixCache):
 
     def evict(self, count: int) -> int:
         """Free at least ``count`` slots of unlocked leaves, if there are so many, oldest use first."""
-        freed = 0
+        freed, gone = 0, []
         while freed < count and self._heap:
             key, _, node = heapq.heappop(self._heap)
             if key != node.heap_key:
@@ -234,7 +235,9 @@ class RadixCache(BasePrefixCache):
                 self._push(node)  # used since it was pushed
                 continue
             freed += len(node.key)
-            self._remove(node)
+            gone.append(self._remove(node))
+        if gone:
+            self.allocator.free(np.concatenate(gone))
         self.evicted_total += freed
         return freed
 
@@ -258,11 +261,11 @@ class RadixCache(BasePrefixCache):
             self._pushes += 1
             heapq.heappush(self._heap, (key, self._pushes, node))
 
-    def _remove(self, node: TreeNode) -> None:
-        """Take an unlocked leaf out of the tree and free its slots."""
+    def _remove(self, node: TreeNode) -> IntArray:
+        """Take an unlocked leaf out of the tree; returns its slots, which the caller frees."""
         parent = node.parent
         assert parent is not None and node.evictable, "only an unlocked leaf is removed"
-        self.allocator.free(node.value)
+        slots = node.value
         self.evictable_size -= len(node.key)
         self.epoch += 1
         del parent.children[int(node.key[0])]
@@ -271,6 +274,7 @@ class RadixCache(BasePrefixCache):
         parent.soft_ref += node.soft_ref
         self._push(parent)
         self._forget_root(parent)
+        return slots
 
     # ------------------------------------------------------------ name spaces and books
 

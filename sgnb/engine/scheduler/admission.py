@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def refusal(scheduler: Scheduler, msg: SessionDecode, session: Session | None) -> ErrorInfo | None:
     """Why this request is refused; None if it may be queued."""
-    if session is None:
+    if session is None or session.client != msg.client:
         return _error("session", f"request {msg.rid} names a session that is closed or was never opened")
     if session.error is not None:
         return session.error

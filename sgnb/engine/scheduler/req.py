@@ -15,6 +15,7 @@ Lengths, in tokens::
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Sequence
 from enum import Enum
@@ -24,7 +25,7 @@ import numpy as np
 from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler.session import Session
-from sgnb.engine.scheduler.stop import StopScanner
+from sgnb.engine.scheduler.stop import StopHit, StopScanner
 from sgnb.messages import Finish, SessionDecode, TokenLogprob
 
 
@@ -130,18 +131,33 @@ class Req:
         self.output_ids.append(token)
         if logprob is not None and self.params.return_logprob:
             self.logprobs.append(logprob)
+        text = table[token] if token < len(table) else b""
         if token in self.stop_ids:
-            return Finish(type="stop", matched=token)
+            return self._end_by_stop_id(token, text)
         if token in self.eos_ids:
-            return Finish(type="eos", matched=token)
-        hit = self.scanner.feed(table[token] if token < len(table) else b"")
+            return Finish(
+                type="eos", matched=token
+            )  # its bytes are no text: no stop string is looked for in them
+        hit = self.scanner.feed(text)
         if hit is not None:
-            return Finish(type="stop", matched=self.stops[hit.index].decode("utf-8", "replace"))
+            return Finish(type="stop", matched=self._stop_text(hit))
         if self.remaining <= 0:
             return Finish(type="length")
         if self.total_len >= max_len:
             return Finish(type="context")
         return None
+
+    def _end_by_stop_id(self, token: int, text: bytes) -> Finish:
+        """A stop id is not part of the text, unless its bytes complete a stop string, which cuts earlier."""
+        probe = copy.copy(self.scanner)
+        hit = probe.feed(text)
+        if hit is None:
+            return Finish(type="stop", matched=token)
+        self.scanner = probe
+        return Finish(type="stop", matched=self._stop_text(hit))
+
+    def _stop_text(self, hit: StopHit) -> str:
+        return self.stops[hit.index].decode("utf-8", "replace")
 
     def finish(self, reason: Finish) -> bool:
         """The only way to FINISHED. False, and nothing changed, if it is finished already."""

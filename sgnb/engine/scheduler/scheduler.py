@@ -22,17 +22,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import msgspec
 import numpy as np
 
 from sgnb.config import EngineArgs
 from sgnb.engine.mem_cache.allocator import TokenAllocator
 from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.mem_cache.radix_cache import RadixCache
-from sgnb.engine.mem_cache.req_kv import ReqKV
-from sgnb.engine.scheduler import control
-from sgnb.engine.scheduler.admission import bad_ids, refusal
 from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.intake import Intake
 from sgnb.engine.scheduler.output import OutputBuilder, kept_output
 from sgnb.engine.scheduler.policy import SchedulePolicy
 from sgnb.engine.scheduler.prefill import NewTokenRatio, PrefillAdder
@@ -42,24 +39,15 @@ from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.telemetry import Meter, steady_clock
 from sgnb.errors import LimitError
 from sgnb.messages import (
-    AbortReqs,
-    ClientGone,
     EngineStats,
     ErrorInfo,
     Finish,
     ModelWorkerBatch,
     ModelWorkerOutput,
     RequestEvent,
-    SchedulerControl,
     SchedulerInput,
     SchedulerOutput,
-    SessionClose,
-    SessionDecode,
-    SessionExtend,
-    SessionOpen,
-    Stop,
     TelemetryEvent,
-    TokenTable,
 )
 
 log = logging.getLogger(__name__)
@@ -112,23 +100,14 @@ class Scheduler:
         self.max_len = min(runner.context_length, runner.max_total_tokens + 1)
         """Most tokens of a request; the last of them needs no slot."""
         self.stop_reason: str | None = None
-        self._send = send
+        self.send = send
         self._publish = publish
         self._inbox: deque[SchedulerInput] = deque()
         self._rows = list(range(min(args.max_running_requests, runner.max_running)))[::-1]
-        self._ordinal = 0
-        self._was_busy = False
-        self._handlers: dict[type, Callable[..., None]] = {
-            SessionOpen: self._open,
-            SessionExtend: self._extend,
-            SessionDecode: self._decode,
-            SessionClose: self._close,
-            AbortReqs: self._abort_reqs,
-            ClientGone: self._client_gone,
-            SchedulerControl: lambda msg: self._send(control.answer(self, msg)),
-            Stop: self._stop,
-            TokenTable: self._take_table,
-        }
+        self.was_busy = False
+        """Something happened since the books were last checked."""
+        self._next_walk = 0.0
+        self._intake = Intake(self)
 
     # ------------------------------------------------------------ the event loop
 
@@ -142,6 +121,10 @@ class Scheduler:
         batch = self._get_next_batch_to_run()
         if batch is not None:
             self._run_batch(batch)
+        elif self.reqs:
+            raise IntegrityError(
+                f"{len(self.waiting_queue)} requests wait and nothing can run, with {self._holdable} slots to be had"
+            )
         self.outputs.flush()
         self.heartbeat()
         if self.idle:
@@ -155,7 +138,7 @@ class Scheduler:
     def _run_batch(self, batch: ScheduleBatch) -> None:
         """Run a batch and process its result; a runner that fails takes this batch's requests with it, not the engine."""
         self.meter.forward_steps += 1
-        self._was_busy = True
+        self.was_busy = True
         try:
             result = self.runner.forward(batch.get_model_worker_batch(self.meter.forward_steps))
         except Exception as error:
@@ -165,6 +148,10 @@ class Scheduler:
             return
         self._recv_requests()
         self._process_batch_result(batch, result)
+
+    def _recv_requests(self) -> None:
+        while self._inbox:
+            self._intake.handle(self._inbox.popleft())
 
     @property
     def idle(self) -> bool:
@@ -178,11 +165,16 @@ class Scheduler:
 
     def _on_idle(self) -> None:
         """What is right only when nothing runs: the books must be even, and estimates start over."""
-        if not self._was_busy:
+        if not self.was_busy:
             return
-        self._was_busy = False
+        self.was_busy = False
         self.ratio.reset()
-        self.check_integrity()
+        started = self.clock()
+        walk = started >= self._next_walk
+        self.check_integrity(walk=walk)
+        if walk:
+            # A walk over a tree of 10,000 nodes takes some 30 ms: it may cost one hundredth of the time, not more.
+            self._next_walk = started + 100 * (self.clock() - started)
         self._publish(self.stats())
 
     # ------------------------------------------------------------ schedule
@@ -223,7 +215,7 @@ class Scheduler:
                 req.first_step = self.meter.forward_steps + 1
                 self.meter.note_prompt(len(req.prompt), req.cached_tokens)
                 self.outputs.touch(req)
-            self._event(req, "admitted")
+            self.event(req, "admitted")
 
     def _update_running_batch(self) -> ScheduleBatch | None:
         """All running requests draw one token each; some are retracted first if slots are short."""
@@ -252,7 +244,7 @@ class Scheduler:
         req.state = ReqState.WAITING
         self.waiting_queue.append(req)
         self.meter.retracted += 1
-        self._event(req, "retracted", reason="kv_full")
+        self.event(req, "retracted", reason="kv_full")
 
     # ------------------------------------------------------------ process
 
@@ -286,13 +278,13 @@ class Scheduler:
     def _take_token(self, req: Req, token: int, result: ModelWorkerOutput, row: int) -> None:
         if req.time_first_token is None:
             req.time_first_token = self.clock()
-            self._event(req, "first_token")
+            self.event(req, "first_token")
         self.outputs.touch(req)
         reason = req.accept(token, result.logprobs[row], self.table, self.max_len)
         if reason is not None:
-            self._finish(req, reason)
+            self.finish(req, reason)
 
-    def _finish(self, req: Req, reason: Finish) -> None:
+    def finish(self, req: Req, reason: Finish) -> None:
         """End a request in whatever state it is: slots back now, its session moved on, its one last output made."""
         if not req.finish(reason):
             return
@@ -312,11 +304,11 @@ class Scheduler:
             if node is not None:
                 req.session.refer_to(node)
         self.outputs.finished(req, kept, leftover, self.clock())
-        self._event(req, "finished", reason=reason.error.code if reason.error else reason.type)
+        self.event(req, "finished", reason=reason.error.code if reason.error else reason.type)
 
     def _fail(self, req: Req, code: str, message: str, hint: str = "") -> None:
         error = ErrorInfo(kind="RequestError", code=code, message=message, hint=hint)
-        self._finish(req, Finish(type="error", error=error))
+        self.finish(req, Finish(type="error", error=error))
 
     def _vacate(self, req: Req) -> None:
         """Take a request out of the queue or batch it is in, and its row from it."""
@@ -329,90 +321,6 @@ class Scheduler:
         if req.row >= 0:
             self._rows.append(req.row)
             req.row = -1
-
-    # ------------------------------------------------------------ inputs
-
-    def _recv_requests(self) -> None:
-        while self._inbox:
-            msg = self._inbox.popleft()
-            self._handlers[type(msg)](msg)
-
-    def _open(self, msg: SessionOpen) -> None:
-        if msg.sid in self.sessions:
-            log.warning("session %s is opened twice; the first one stays", msg.sid)
-            return
-        self.sessions[msg.sid] = Session(msg.sid, msg.client, msg.extra_key, self.cache)
-
-    def _extend(self, msg: SessionExtend) -> None:
-        session = self.sessions.get(msg.sid)
-        if session is None:
-            return  # closed meanwhile
-        if session.active is not None:
-            session.error = ErrorInfo(
-                kind="RequestError",
-                code="order",
-                message=f"session {msg.sid} was extended while it generates",
-                hint="This is a fault of sgnb: its text and tokens would be out of order.",
-            )
-            return
-        session.error = session.error or bad_ids(msg.ids, self.runner.vocab_size)
-        if session.error is None:
-            session.extend(msg.ids)
-
-    def _decode(self, msg: SessionDecode) -> None:
-        """Queue a generation, or end it at once: refused, or nothing to draw."""
-        if msg.rid in self.reqs:
-            log.error("request id %s is used twice; the second one is ignored", msg.rid)
-            return
-        self._ordinal += 1
-        self._was_busy = True
-        session = self.sessions.get(msg.sid)
-        error = refusal(self, msg, session)
-        if error is not None:
-            # Nothing of a refused message is used, and its session, which may be generating, is not touched.
-            msg, session = msgspec.structs.replace(msg, ids=[], stops=[]), None
-        kv = ReqKV(self.cache, self.allocator, session.extra_key if session is not None else "")
-        seed = self.args.random_seed
-        req = Req(msg, session, kv, ordinal=self._ordinal, random_seed=seed, now=self.clock())
-        self.reqs[req.rid] = req
-        if session is not None:
-            session.active = req
-        self._event(req, "queued")
-        if error is not None:
-            self._finish(req, Finish(type="error", error=error))
-        elif req.params.max_new_tokens == 0:
-            self._finish(req, Finish(type="length"))
-        else:
-            self.waiting_queue.append(req)
-
-    def _close(self, msg: SessionClose) -> None:
-        for sid in msg.sids:
-            session = self.sessions.pop(sid, None)
-            if session is not None:
-                if session.active is not None:
-                    self._finish(session.active, Finish(type="abort"))
-                session.release()
-
-    def _abort_reqs(self, msg: AbortReqs) -> None:
-        for rid in msg.rids:
-            req = self.reqs.get(rid)
-            if req is not None:
-                self._finish(req, Finish(type="abort"))
-
-    def _client_gone(self, msg: ClientGone) -> None:
-        reqs = [req for req in self.reqs.values() if req.client == msg.client]
-        sids = [sid for sid, session in self.sessions.items() if session.client == msg.client]
-        log.info(
-            "client %d is gone: %d requests aborted, %d sessions closed", msg.client, len(reqs), len(sids)
-        )
-        self._abort_reqs(AbortReqs(rids=[req.rid for req in reqs]))
-        self._close(SessionClose(sids=sids))
-
-    def _stop(self, msg: Stop) -> None:
-        self.stop_reason = msg.reason
-
-    def _take_table(self, msg: TokenTable) -> None:
-        self.table = msg.table
 
     # ------------------------------------------------------------ figures and books
 
@@ -429,10 +337,14 @@ class Scheduler:
             evicted=self.cache.evicted_total,
         )
 
-    def check_integrity(self) -> None:
-        """Raise IntegrityError unless free + cached + in flight == total and locks equal the requests that hold slots."""
-        self.allocator.check()
-        self.cache.check()
+    def check_integrity(self, walk: bool = True) -> None:
+        """Raise IntegrityError unless free + cached + in flight == total and locks equal the requests that hold slots.
+
+        ``walk``: the whole tree is compared with its books too, not only the books with each other.
+        """
+        if walk:
+            self.allocator.check()
+            self.cache.check()
         holders = [req for req in self.reqs.values() if req.kv.node is not None]
         flight = sum(req.kv.in_flight for req in holders)
         free, cached = self.allocator.available, self.cache.evictable_size + self.cache.protected_size
@@ -444,7 +356,8 @@ class Scheduler:
         if self.cache.lock_total != len(holders):
             raise IntegrityError(f"{self.cache.lock_total} locks are held by {len(holders)} running requests")
 
-    def _event(self, req: Req, state: str, reason: str = "") -> None:
+    def event(self, req: Req, state: str, reason: str = "") -> None:
+        """Publish that a request changed state."""
         self._publish(
             RequestEvent(
                 time=self.clock(),

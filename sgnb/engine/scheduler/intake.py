@@ -1,0 +1,143 @@
+"""Intake: what each input message does to sessions and requests.
+
+Role: the door of the scheduler. Scheduler process; called by ``Scheduler`` at the two places of a pass where inputs are
+received, one message after another. Opens, extends and closes sessions, makes requests of decodes, aborts. Every abort is
+idempotent and legal in every state; what is unknown was closed or has ended meanwhile, and is passed over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from sgnb.engine.mem_cache.req_kv import ReqKV
+from sgnb.engine.scheduler import control
+from sgnb.engine.scheduler.admission import bad_ids, refusal
+from sgnb.engine.scheduler.req import Req
+from sgnb.engine.scheduler.session import Session
+from sgnb.messages import (
+    AbortReqs,
+    ClientGone,
+    ErrorInfo,
+    Finish,
+    SchedulerControl,
+    SchedulerInput,
+    SessionClose,
+    SessionDecode,
+    SessionExtend,
+    SessionOpen,
+    Stop,
+    TokenTable,
+)
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.scheduler import Scheduler
+
+log = logging.getLogger(__name__)
+
+
+class Intake:
+    """One scheduler's door. Numbers requests in the order they arrive."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._ordinal = 0
+        self._handlers: dict[type, Callable[..., None]] = {
+            SessionOpen: self._open,
+            SessionExtend: self._extend,
+            SessionDecode: self._decode,
+            SessionClose: self._close,
+            AbortReqs: self._abort_reqs,
+            ClientGone: self._client_gone,
+            SchedulerControl: self._control,
+            Stop: self._stop,
+            TokenTable: self._take_table,
+        }
+
+    def handle(self, msg: SchedulerInput) -> None:
+        """Carry out one message."""
+        self._handlers[type(msg)](msg)
+
+    def _open(self, msg: SessionOpen) -> None:
+        if msg.sid in self._scheduler.sessions:
+            log.warning("session %s is opened twice; the first one stays", msg.sid)
+            return
+        self._scheduler.sessions[msg.sid] = Session(msg.sid, msg.client, msg.extra_key, self._scheduler.cache)
+
+    def _extend(self, msg: SessionExtend) -> None:
+        session = self._scheduler.sessions.get(msg.sid)
+        if session is None:
+            return  # closed meanwhile
+        if session.active is not None:
+            session.error = ErrorInfo(
+                kind="RequestError",
+                code="order",
+                message=f"session {msg.sid} was extended while it generates",
+                hint="This is a fault of sgnb: its text and tokens would be out of order.",
+            )
+            return
+        session.error = session.error or bad_ids(msg.ids, self._scheduler.runner.vocab_size)
+        if session.error is None:
+            session.extend(msg.ids)
+
+    def _decode(self, msg: SessionDecode) -> None:
+        """Queue a generation, or end it at once: refused, or nothing to draw."""
+        if msg.rid in self._scheduler.reqs:
+            log.error("request id %s is used twice; the second one is ignored", msg.rid)
+            return
+        scheduler = self._scheduler
+        scheduler.was_busy = True
+        self._ordinal += 1
+        session = scheduler.sessions.get(msg.sid)
+        error = refusal(scheduler, msg, session)
+        if error is not None:
+            # Nothing of a refused message is used, and its session, which may be generating, is not touched.
+            msg, session = msgspec.structs.replace(msg, ids=[], stops=[]), None
+        kv = ReqKV(scheduler.cache, scheduler.allocator, session.extra_key if session is not None else "")
+        seed = scheduler.args.random_seed
+        req = Req(msg, session, kv, ordinal=self._ordinal, random_seed=seed, now=scheduler.clock())
+        scheduler.reqs[req.rid] = req
+        if session is not None:
+            session.active = req
+        scheduler.event(req, "queued")
+        if error is not None:
+            scheduler.finish(req, Finish(type="error", error=error))
+        elif req.params.max_new_tokens == 0:
+            scheduler.finish(req, Finish(type="length"))
+        else:
+            scheduler.waiting_queue.append(req)
+
+    def _close(self, msg: SessionClose) -> None:
+        for sid in msg.sids:
+            session = self._scheduler.sessions.pop(sid, None)
+            if session is not None:
+                if session.active is not None:
+                    self._scheduler.finish(session.active, Finish(type="abort"))
+                session.release()
+
+    def _abort_reqs(self, msg: AbortReqs) -> None:
+        for rid in msg.rids:
+            req = self._scheduler.reqs.get(rid)
+            if req is not None:
+                self._scheduler.finish(req, Finish(type="abort"))
+
+    def _client_gone(self, msg: ClientGone) -> None:
+        reqs = [req for req in self._scheduler.reqs.values() if req.client == msg.client]
+        sids = [sid for sid, session in self._scheduler.sessions.items() if session.client == msg.client]
+        log.info(
+            "client %d is gone: %d requests aborted, %d sessions closed", msg.client, len(reqs), len(sids)
+        )
+        self._abort_reqs(AbortReqs(rids=[req.rid for req in reqs]))
+        self._close(SessionClose(sids=sids))
+
+    def _stop(self, msg: Stop) -> None:
+        self._scheduler.stop_reason = msg.reason
+
+    def _take_table(self, msg: TokenTable) -> None:
+        self._scheduler.table = msg.table
+
+    def _control(self, msg: SchedulerControl) -> None:
+        self._scheduler.send(control.answer(self._scheduler, msg))
