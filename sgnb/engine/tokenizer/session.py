@@ -112,8 +112,8 @@ class Session:
         if self.pending.size <= self.next_cut:
             return []
         ids = self._take(tokenizer, stable=True)
-        # Text that cannot be cut is not tried again at every op, only when it has grown by as much again.
-        self.next_cut = EARLY_BYTES + self.pending.size
+        # Text that could not be cut is tried again when it has doubled, not at every op.
+        self.next_cut = EARLY_BYTES + self.pending.size * (1 if ids else 2)
         return ids
 
     def take(self, tokenizer: ModelTokenizer) -> list[int]:

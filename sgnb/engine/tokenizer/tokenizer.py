@@ -287,6 +287,9 @@ def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = N
     for key, token_id in (("bos_token", bos_id), ("eos_token", eos_ids[0] if eos_ids else None)):
         if key not in variables and token_id is not None:
             variables[key] = table[token_id].decode("utf-8", "replace")
+    template = read_template(chat_template, variables, name, cache)
+    if template.error or not template.exact:
+        log.warning("%s", template.error or f"chat template of {name}: turns are approximated")
     return ModelTokenizer(
         name=name,
         table=table,
@@ -298,7 +301,7 @@ def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = N
         eos_token_ids=eos_ids,
         dummy=dummy,
         chat_template=chat_template,
-        template=read_template(chat_template, variables, name, cache),
+        template=template,
     )
 
 
