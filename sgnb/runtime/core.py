@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
 from sgnb.errors import Cancelled, SgnbError
-from sgnb.lang.block import Op
+from sgnb.lang.block import GenOp, Op
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, optimize
 from sgnb.lang.position import internal, line_of, position_of
@@ -97,6 +97,7 @@ class Core:
         self.changed = threading.Condition(self.lock)
         self._submit_lock = threading.RLock()
         self.pending: list[Op] = []
+        self._gens_pending = False
         self.slots: dict[str, Slot] = {}
         self.states: weakref.WeakValueDictionary[int, State] = weakref.WeakValueDictionary()
         self.state_count = 0
@@ -114,6 +115,10 @@ class Core:
         self.started_at = time.monotonic()
         self.on_wake: Callable[[], None] | None = None
         """Set by a pool that has parked this run: called after each change, must return at once."""
+        self.help_until: Callable[[Callable[[], bool], float | None], bool] | None = None
+        """Set by a pool that drives this run: how another thread waits for it (a pool thread drives it meanwhile)."""
+        self.names: frozenset[str] | None = None
+        """All variables the program can bind, when its graph shows them for certain."""
         self._done_callbacks: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------ recording
@@ -122,6 +127,7 @@ class Core:
         """Add an operation to the block under construction."""
         with self.lock:
             self.pending.append(op)
+            self._gens_pending = self._gens_pending or type(op) is GenOp
             full = len(self.pending) >= MAX_BLOCK_OPS
         if full:
             self.flush()
@@ -136,13 +142,18 @@ class Core:
         with self.lock:
             self.slots[slot.rid] = slot
 
+    def send(self) -> None:
+        """Send what was recorded if a generation waits in it; text alone can go with the next one."""
+        if self._gens_pending:
+            self.flush()
+
     def flush(self) -> None:
         """Send what was recorded as one block. Never raises: a refused block poisons its states."""
         if not self.pending:
             return
         with self._submit_lock:
             with self.lock:
-                ops, self.pending = self.pending, []
+                ops, self.pending, self._gens_pending = self.pending, [], False
             if not ops:
                 return
             try:
@@ -162,10 +173,8 @@ class Core:
     def recorded(self, state: State) -> None:
         """An append ended: eager runs, and appends from outside this run, send it at once."""
         if self.eager or current_core() is not self:
-            self.flush()
-            with self.lock:
-                self.changed.notify_all()
-            self._wake()
+            self.send()
+            self.tell()
 
     def begin_own(self, state: State) -> None:
         """Become the run of a state that goes on outside any program: there is no body, so it ends when it is idle."""
@@ -195,9 +204,7 @@ class Core:
                 self.fail_slot(slot, event.error)
             elif isinstance(event, Started):
                 self.log.append(GenStarted(event.rid))
-        with self.lock:
-            self.changed.notify_all()
-        self._wake()
+        self.tell()
         self.finish_if_over()
 
     def _on_delta(self, slot: Slot, event: Delta) -> None:
@@ -227,9 +234,7 @@ class Core:
             states = [state for state in self.states.values() if state.sid in sids]
         for state in states:
             self.poison(state, error, None)
-        with self.lock:
-            self.changed.notify_all()
-        self._wake()
+        self.tell()
         self.finish_if_over()
 
     def fail_slot(self, slot: Slot, error: SgnbError) -> None:
@@ -270,9 +275,23 @@ class Core:
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block this thread until ``ready()`` or cancellation; True if ready. Interruptible."""
+        help_until = self.help_until
+        if help_until is not None and current_core() is not self:
+            help_until(lambda: ready() or self.cancelled, timeout)
+        else:
+            self.wait_plain(lambda: ready() or self.cancelled, timeout)
+        return ready()
+
+    def wait_plain(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Block this thread until ``ready()``, cancelled or not; True if ready."""
         with self.lock:
-            self.changed.wait_for(lambda: ready() or self.cancelled, timeout)
-            return ready()
+            return self.changed.wait_for(ready, timeout)
+
+    def tell(self) -> None:
+        """Something changed: wake who waits on a thread, and the pool."""
+        with self.lock:
+            self.changed.notify_all()
+        self._wake()
 
     def read(self, slot: Slot) -> str:
         """The text of a generation, waited for on this thread; raises its error."""
@@ -296,13 +315,18 @@ class Core:
 
     def end_body(self, error: BaseException | None) -> None:
         """The program's body returned or raised. What it left under way goes on unless it raised."""
-        self.flush()
-        with self.lock:
-            self.body_done = True
-            if error is not None and self.body_error is None:
-                self.body_error = self.error = error
         if error is not None:
             self.stop_generations()
+        self.flush()
+        with self.lock:
+            if error is not None and self.body_error is None:
+                self.body_error = self.error = error
+                root = self.states.get(0)
+                if root is not None and (root.failure is None or not self.cancelled):
+                    root.failure = Failure(error)
+                    root.failure.seen = True
+            self.body_done = True
+            self.changed.notify_all()
         self.finish_if_over()
 
     def stop_generations(self) -> None:
@@ -310,8 +334,8 @@ class Core:
         with self.lock:
             dead = list(self.slots.values())
             self.slots.clear()
-            self.pending.clear()
             sids = sorted({slot.state.sid for slot in dead if slot.state is not None})
+            self.pending = [op for op in self.pending if op.sid not in sids]
             for slot in dead:
                 slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
                 slot.meta["completion_tokens"] = slot.tokens

@@ -31,21 +31,25 @@ class Driver:
         self.core = core
         self.task = Task(core, enter)
         self.pool: Pool | None = None
-        self._turn = threading.Lock()
+        self._mutex = threading.Lock()
+        self._running = False
         self._queued = False
-        self._on_end: list[Callable[[], None]] = []
 
     def advance(self) -> bool:
         """Go on as far as possible on this thread, if no other thread does; True when it did."""
-        if not self._turn.acquire(blocking=False):
-            return False
+        with self._mutex:
+            if self._running:
+                return False
+            self._running = True
         try:
             pause = self.task.go()
             self.core.flush()
             if pause is None:
                 self._end()
         finally:
-            self._turn.release()
+            with self._mutex:
+                self._running = False
+            self.core.tell()  # what became ready meanwhile is seen now: by a waiting driver, or by the pool
         return True
 
     def _end(self) -> None:
@@ -56,57 +60,55 @@ class Driver:
 
     @property
     def runnable(self) -> bool:
-        """True when advancing would get somewhere."""
-        task = self.task
-        if task.done:
+        """True when advancing would get somewhere and no thread is doing so."""
+        pause = self.task.waiting
+        if self._running or pause is None or self.task.done:
             return False
-        pause = task.waiting
-        return pause is None or self.core.cancelled or pause.ready is None or pause.ready()
+        return self.core.cancelled or pause.ready is None or pause.ready()
 
     def drive(self, timeout: float | None = None) -> bool:
         """Drive the body on this thread to its end; False if ``timeout`` seconds were not enough."""
         while not self.task.done:
-            if (
-                not self.core.wait(lambda: self.task.done or self.runnable, timeout)
-                and not self.core.cancelled
-            ):
+            if not self.core.wait_plain(lambda: self.task.done or self.runnable, timeout):
                 return False
-            if not self.advance():
-                # Another thread has the turn (a pool thread, or a canceller): wait for what it leaves.
-                with self._turn:
-                    pass
+            self.advance()
         return True
 
     def help_until(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait for a pool's run. A pool thread that waits drives the run itself, so that the pool cannot starve."""
         core = self.core
         if threading.current_thread().name != THREAD_NAME:
-            return core.wait(ready, timeout) or core.wait(ready, timeout)
+            return core.wait_plain(ready, timeout)
         while not ready():
-            core.wait(lambda: ready() or self.runnable, timeout)
-            if ready() or not (self.runnable and self.advance()):
-                core.wait(ready, 0.01)
+            if not core.wait_plain(lambda: ready() or self.runnable, timeout):
+                return False
+            if not ready():
+                self.advance()
         return True
 
     def start(self, pool: Pool) -> None:
         """Let the pool drive."""
         self.pool = pool
         self.core.on_wake = self.wake
+        self.core.help_until = self.help_until
         self.wake()
 
     def wake(self) -> None:
         """Something changed: queue this run if it can go on. Called on any thread; returns at once."""
         pool = self.pool
-        if pool is None or self._queued or not self.runnable:
+        if pool is None:
             return
-        self._queued = True
+        with self._mutex:
+            if self._queued or not self.runnable:
+                return
+            self._queued = True
         pool.put(self)
 
     def step(self) -> None:
         """One turn on a pool thread."""
-        self._queued = False
+        with self._mutex:
+            self._queued = False
         self.advance()
-        self.wake()
 
 
 class Pool:

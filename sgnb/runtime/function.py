@@ -14,13 +14,13 @@ from typing import Any
 from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import LimitError, ProgramError
 from sgnb.lang.api import LATER_PARAMS
+from sgnb.lang.ir import Call, Graph, Host, HostCall, Scope
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core, current_core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
-from sgnb.runtime.variables import Failure
 from sgnb.sampling_params import SamplingParams
 
 internal(__name__)
@@ -192,6 +192,7 @@ class SglFunction:
         backend: Backend = require_backend(options["backend"])
         core = Core(backend, title=self.__name__, defaults=defaults, seed=options["seed"])
         program = self.program
+        core.names = bindable(program.graph)
         begin(core, program.graph, program.reason)
         state = State(core)
         values = {**self.bind_arguments, **kwargs}
@@ -252,19 +253,19 @@ class SglFunction:
             return self.prepare((), {**rest, **item}, options).start()
         return self.prepare(tuple(item), rest, options).start()
 
-    def __get__(self, instance: object, owner: type | None = None) -> SglFunction:
-        return self
-
     def __repr__(self) -> str:
         return f"<program {self.__qualname__}({', '.join(self.arg_names)})>"
+
+
+def bindable(graph: Graph | None) -> frozenset[str] | None:
+    """The variables a program can bind; None when its graph does not show all of them."""
+    if graph is None or any(isinstance(node, Call | Host | HostCall | Scope) for node in graph.walk()):
+        return None
+    names = [part.name for part in graph.gens()]
+    return None if None in names else frozenset(name for name in names if name)
 
 
 def ended_state(run: Run) -> State:
     """Wait for a run of a batch; an exception of its body becomes the state's error."""
     run.driver.help_until(lambda: run.core.finished)
-    error = run.core.body_error
-    if error is not None:
-        state = run.state
-        if state.failure is None or state.failure.error is not error:
-            state.failure = Failure(error)
     return run.state

@@ -76,8 +76,7 @@ def flush() -> None:
     if core is not None:
         if core.cancelled:
             raise CancelRun
-        if core.pending:
-            core.flush()
+        core.send()
 
 
 def pre(func: Any, *names: Any) -> Any:

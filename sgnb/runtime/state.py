@@ -267,8 +267,9 @@ class State:
 
     def find(self, name: str) -> Any:
         """The value or the Slot bound to ``name``. While the body still runs elsewhere, waits for it to be bound."""
-        if name not in self._values and not self.core.body_done and self.core.elsewhere():
-            self.core.wait(lambda: name in self._values or self.core.body_done)
+        core = self.core
+        if name not in self._values and core.elsewhere() and (core.names is None or name in core.names):
+            core.wait(lambda: name in self._values or core.body_done)
         try:
             return self._values[name]
         except KeyError:

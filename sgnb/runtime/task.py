@@ -21,7 +21,7 @@ from sgnb.runtime.state import State
 
 internal(__name__)
 
-MAX_DEPTH = 200_000
+MAX_DEPTH = 110_000
 """Program calls inside program calls; beyond it a program that calls itself without end is stopped."""
 MAX_CANCEL_THROWS = 100
 """How often a program that catches its cancellation is told again before it is dropped."""
@@ -82,7 +82,10 @@ class Task:
         """Go on until the program waits (the Pause) or has ended (None: see ``result`` and ``error``)."""
         if self.done:
             return None
-        pause, self.waiting = self.waiting, None
+        pause = self.waiting
+        if pause is not None and pause.ready is not None and not (self.core.cancelled or pause.ready()):
+            return pause
+        self.waiting = None
         value, error = self._answer(pause)
         while self.stack or isinstance(value, Frame):
             if isinstance(value, Frame):

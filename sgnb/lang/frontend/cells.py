@@ -139,8 +139,13 @@ def _check_names(cell: CellSource, known: Collection[str]) -> None:
     if dynamic or guarded:
         return
     legal = {*known, *cell.names, *DSL_NAMES, "s", "function", *dir(builtins), "__name__", "__file__"}
+    noted = _annotated(cell.tree)
     for node in ast.walk(cell.tree):
-        if isinstance(node, ast.Name) and node.id not in legal and not _local_somewhere(cell.tree, node.id):
+        if (
+            isinstance(node, ast.Name)
+            and node.id not in legal | noted
+            and not _local_somewhere(cell.tree, node.id)
+        ):
             near = difflib.get_close_matches(node.id, [*DSL_NAMES, *cell.names, *known], 1)
             hint = (
                 f"Did you mean `{near[0]}`?"
@@ -148,6 +153,17 @@ def _check_names(cell: CellSource, known: Collection[str]) -> None:
                 else "Define it in the notebook, or in this cell before it is used."
             )
             refuse(node, cell.filename, f"The name `{node.id}` is not known.", hint)
+
+
+def _annotated(tree: ast.Module) -> set[str]:
+    """Names in annotations: they may never be evaluated."""
+    notes = [
+        getattr(node, field)
+        for node in ast.walk(tree)
+        for field in ("annotation", "returns")
+        if getattr(node, field, None) is not None
+    ]
+    return {part.id for note in notes for part in ast.walk(note) if isinstance(part, ast.Name)}
 
 
 def _local_somewhere(tree: ast.Module, wanted: str) -> bool:
