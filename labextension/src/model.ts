@@ -11,6 +11,7 @@ import type { JSONObject } from '@lumino/coreutils';
 import { UUID } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
+import { Channel, disposeLater, within } from './channel';
 import { ANNOUNCE, HEARTBEAT_SECONDS, IState, IStats, readLog, readState, TARGET, Verb } from './protocol';
 
 export type Phase =
@@ -30,16 +31,10 @@ export type Phase =
 /** Samples kept for the sparklines, one a second. */
 export const HISTORY_SAMPLES = 60;
 
-const SUBSHELL_TIMEOUT_MS = 3000;
 const ANSWER_TIMEOUT_MS = 1500;
 const SILENCE_LIMIT_MS = 3 * HEARTBEAT_SECONDS * 1000;
+const RESTART_TIMEOUT_MS = 10_000;
 const MESSAGE_MS = 4000;
-
-/** What newer JupyterLabs add to comms and kernels, absent from their interfaces. */
-interface ISubshellComm {
-  subshellStarted?: Promise<void>;
-  commsOverSubshells?: string;
-}
 
 export class PanelModel {
   constructor() {
@@ -112,6 +107,7 @@ export class PanelModel {
     if (context) {
       context.kernelChanged.connect(this._onKernelChanged, this);
       context.statusChanged.connect(this._onStatusChanged, this);
+      context.connectionStatusChanged.connect(this._onConnectionChanged, this);
       context.propertyChanged.connect(this._emit, this);
       context.disposed.connect(this._onContextDisposed, this);
     }
@@ -121,12 +117,7 @@ export class PanelModel {
   /** Answer the kernel's announcement at the end of `%load_ext sgnb`, for any open notebook or console. */
   listen(kernel: Kernel.IKernelConnection): void {
     kernel.registerCommTarget(ANNOUNCE, comm => {
-      // Its subshell is still being made: a comm disposed earlier would leave that behind in the kernel.
-      void within((comm as ISubshellComm).subshellStarted, SUBSHELL_TIMEOUT_MS).then(() => {
-        if (!comm.isDisposed) {
-          comm.dispose();
-        }
-      });
+      void disposeLater(comm);
       if (kernel === this._kernel && this._phase !== 'connecting') {
         void this._attach();
       }
@@ -135,10 +126,10 @@ export class PanelModel {
 
   /** Send one command to the kernel; false when nothing listens. */
   send(verb: Verb, args: JSONObject = {}): boolean {
-    if (!this._comm || this._comm.isDisposed || !this._opened || !this._kernel || this._kernel.isDisposed) {
+    if (!this._channel?.isOpen) {
       return false;
     }
-    this._comm.send({ verb, ...args });
+    this._channel.send({ verb, ...args });
     return true;
   }
 
@@ -170,6 +161,7 @@ export class PanelModel {
     if (context) {
       context.kernelChanged.disconnect(this._onKernelChanged, this);
       context.statusChanged.disconnect(this._onStatusChanged, this);
+      context.connectionStatusChanged.disconnect(this._onConnectionChanged, this);
       context.propertyChanged.disconnect(this._emit, this);
       context.disposed.disconnect(this._onContextDisposed, this);
     }
@@ -203,13 +195,14 @@ export class PanelModel {
   private _onStatusChanged(_: ISessionContext, status: Kernel.Status): void {
     if (status === 'restarting' || status === 'autorestarting') {
       this._detach();
+      this._state = null;
+      this._history = [];
+      this._waitSince = Date.now();
       this._setPhase('restarting');
     } else if (status === 'dead') {
       this._detach();
       this._goneAt = Date.now();
       this._setPhase('kernel-gone');
-    } else if ((this._phase === 'restarting' || this._phase === 'kernel-gone') && status !== 'unknown') {
-      this._start();
     } else if (this._phase === 'busy' && status === 'idle') {
       this._setPhase('connecting');
     } else {
@@ -217,60 +210,54 @@ export class PanelModel {
     }
   }
 
+  /**
+   * After a restart the connection is made anew, and only then is the new kernel at its other end. Statuses before
+   * that are the old one's: a comm opened on them would name a subshell that the new kernel does not know.
+   */
+  private _onConnectionChanged(_: ISessionContext, status: Kernel.ConnectionStatus): void {
+    const kernel = this._kernel;
+    if (this._phase === 'restarting' && status === 'connected' && kernel) {
+      const turn = this._turn;
+      const fresh = kernel.requestKernelInfo().then(() => undefined);
+      void within(fresh, RESTART_TIMEOUT_MS).then(() => {
+        if (turn === this._turn && this._phase === 'restarting') {
+          void this._attach();
+        }
+      });
+    }
+  }
+
   /** Close the comm and forget it; the engine and its last state are left alone. */
   private _detach(): void {
     this._turn += 1;
-    const comm = this._comm;
-    const opened = this._opened;
-    this._comm = null;
-    this._opened = false;
-    if (!comm || comm.isDisposed) {
-      return;
-    }
-    comm.onClose = () => undefined;
-    if (opened && this._kernel && !this._kernel.isDisposed && this._kernel.status !== 'dead') {
-      comm.close();
-    } else {
-      comm.dispose();
-    }
+    this._channel?.close();
+    this._channel = null;
   }
 
   private async _attach(): Promise<void> {
     this._detach();
     const kernel = this._kernel;
-    if (!kernel || kernel.isDisposed) {
+    if (!kernel || kernel.isDisposed || !kernel.handleComms) {
       return;
     }
     const turn = this._turn;
+    this._waitSince = Date.now();
     if (this._phase !== 'restarting') {
       this._setPhase('connecting');
     }
-    try {
-      // Without the kernel's info it is not known to have subshells, and the comm would wait for the cell.
-      await kernel.info;
-    } catch {
+    const channel = await Channel.create(kernel, TARGET);
+    if (turn !== this._turn || channel.isLost) {
+      channel.close();
       return;
     }
-    if (turn !== this._turn || kernel.isDisposed || !kernel.handleComms) {
-      return;
-    }
-    const comm = kernel.createComm(TARGET);
-    this._comm = comm;
-    comm.onMsg = message => this._onMessage(turn, message);
-    comm.onClose = () => this._onClosed(turn, comm);
-    const extra = comm as ISubshellComm;
-    const subshells = (kernel as { supportsSubshells?: boolean }).supportsSubshells === true;
-    if (subshells && extra.commsOverSubshells !== 'disabled') {
-      await within(extra.subshellStarted, SUBSHELL_TIMEOUT_MS);
-    }
-    if (turn !== this._turn || comm.isDisposed || kernel.isDisposed) {
-      return;
-    }
+    this._channel = channel;
     this._heardAt = Date.now();
-    this._opened = true;
-    comm.open({ version: 1, client: this._client });
+    channel.open(
+      { version: 1, client: this._client },
+      { onMessage: message => this._onMessage(turn, message), onClose: () => this._onClosed(turn) }
+    );
     window.setTimeout(() => {
-      if (turn === this._turn && this._opened && this._phase === 'connecting' && this.kernelBusy) {
+      if (turn === this._turn && this._phase === 'connecting' && this.kernelBusy) {
         this._setPhase('busy');
       }
     }, ANSWER_TIMEOUT_MS);
@@ -308,15 +295,11 @@ export class PanelModel {
     this._setPhase(phaseOf(state));
   }
 
-  private _onClosed(turn: number, comm: Kernel.IComm): void {
-    if (!comm.isDisposed) {
-      comm.dispose();
-    }
+  private _onClosed(turn: number): void {
     if (turn !== this._turn) {
       return;
     }
-    this._comm = null;
-    this._opened = false;
+    this._channel = null;
     this._state = null;
     this._history = [];
     this._setPhase('not-loaded');
@@ -324,7 +307,7 @@ export class PanelModel {
 
   private _tick(): void {
     const now = Date.now();
-    if (this._opened) {
+    if (this._channel?.isOpen) {
       if (now - this._pingedAt >= HEARTBEAT_SECONDS * 1000) {
         this._pingedAt = now;
         this.send('ping');
@@ -336,6 +319,13 @@ export class PanelModel {
           void this._attach();
         }
       }
+    } else if (
+      (this._phase === 'restarting' || this._phase === 'connecting') &&
+      this._kernel?.status === 'idle' &&
+      now - this._waitSince > 2 * RESTART_TIMEOUT_MS
+    ) {
+      // Neither a new connection nor an answer came: begin again rather than wait for ever.
+      void this._attach();
     }
     const stats = this._state?.stats;
     if (stats && (this._phase === 'idle' || this._phase === 'running')) {
@@ -357,8 +347,7 @@ export class PanelModel {
 
   private _context: ISessionContext | null = null;
   private _kernel: Kernel.IKernelConnection | null = null;
-  private _comm: Kernel.IComm | null = null;
-  private _opened = false;
+  private _channel: Channel | null = null;
   /** Counts attachments: what belongs to an earlier one is ignored. */
   private _turn = 0;
   private _phase: Phase = 'no-kernel';
@@ -369,6 +358,7 @@ export class PanelModel {
   private _clockOffset = 0;
   private _goneAt = 0;
   private _heardAt = 0;
+  private _waitSince = 0;
   private _pingedAt = 0;
   private _disposed = false;
   private readonly _client = UUID.uuid4();
@@ -392,15 +382,4 @@ function phaseOf(state: IState): Phase {
     default:
       return 'no-engine';
   }
-}
-
-/** Wait for a promise, but no longer than `millis`, and whether or not it is there or fails. */
-async function within(promise: Promise<void> | undefined, millis: number): Promise<void> {
-  if (!promise) {
-    return;
-  }
-  await Promise.race([
-    promise.catch(() => undefined),
-    new Promise<void>(resolve => window.setTimeout(resolve, millis))
-  ]);
 }

@@ -1,0 +1,182 @@
+"""The side panel in each of its states, driven by a kernel that plays the other side of the comm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+SETUP = """
+import time, json
+from comm import create_comm, get_comm_manager
+comms, verbs = [], []
+seq = 0
+engine = dict(name="main", state="stopped", slots=0, since=0.0, error="", steps=[])
+engine.update(dict.fromkeys(["model", "dtype", "device", "attention"], ""))
+def say(stats=None, log=(), message="", **changes):
+    global seq
+    seq += 1
+    engine.update(changes)
+    state = dict(kind="state", seq=seq, engine=engine, stats=stats, engines=["main"], log=list(log), message=message)
+    for comm in comms:
+        comm.send(state)
+def opened(comm, message):
+    comms.append(comm)
+    comm.on_msg(lambda m: verbs.append(m["content"]["data"]["verb"]))
+    say()
+get_comm_manager().register_target("sgnb.telemetry.v1", opened)
+create_comm(target_name="sgnb.announce.v1", data={"version": 1})
+"""
+
+STEPS: list[dict[str, Any]] = [
+    {"step": "process", "done": 1, "total": 1, "seconds": 0.3},
+    {"step": "tokenizer", "done": 1, "total": 1, "seconds": 0.6},
+    {"step": "weights", "done": 710_000_000, "total": 1_190_000_000, "seconds": 2.2},
+]
+STATS = {
+    "tokens_per_s": 604.2,
+    "running": 6,
+    "waiting": 2,
+    "kv_used": 15_892,
+    "kv_total": 16_384,
+    "reused": 0.9,
+}
+READY = {
+    "model": "smollm2-135m-instruct",
+    "dtype": "bf16",
+    "device": "cpu",
+    "attention": "torch_native",
+    "slots": 16_384,
+}
+
+
+@pytest.fixture
+def script(lab_server: Any) -> str:
+    """A notebook whose cells put the panel into one state after the other; returns its name."""
+    cells = [
+        SETUP,
+        f"say(state='starting', since=time.time() - 3, steps={STEPS!r})",
+        f"say(state='idle', since=time.time(), stats={dict(STATS, running=0, waiting=0, tokens_per_s=0)!r}, **{READY!r})",
+        f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log=['one', 'two', 'three'])",
+        f"say(stats={STATS!r}, message='Flushed 14 643 tokens.')",
+        f"say(state='died', since=time.time(), stats={STATS!r}, error='The engine was killed (signal 9).', log=['a', 'b'])",
+        "time.sleep(600)",
+        "print(sorted(set(verbs)))",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    path = Path(lab_server.folder) / "script.ipynb"
+    nbformat.write(book, path)
+    return path.name
+
+
+def test_no_notebook_is_named(lab: Any) -> None:
+    lab.open()
+    lab.open_panel()
+    content = lab.panel_state("no-kernel")
+    assert "No notebook is open" in content.inner_text()
+    assert "This panel follows the notebook or console you work in." in content.inner_text()
+    lab.shot("panel-no-kernel")
+    lab.check_clean()
+
+
+def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
+    lab.open(script)
+    lab.open_panel()
+    content = lab.panel_state("not-loaded")
+    assert "sgnb is not loaded here" in content.inner_text()
+    assert "%load_ext sgnb" in content.inner_text()
+    assert content.locator(".sgnb-Panel-title").inner_text() == script
+    lab.shot("panel-not-loaded")
+
+    lab.run_cell(0)
+    content = lab.panel_state("no-engine")
+    assert content.get_by_role("button", name="Start engine").is_enabled()
+
+    lab.run_cell(1)
+    content = lab.panel_state("starting")
+    text = content.inner_text()
+    assert "starting, " in text
+    assert "process started" in text
+    assert "weights, 0.71 of 1.19 GB" in text
+    assert content.locator('[role="progressbar"]').get_attribute("aria-valuenow") == "65"
+    lab.shot("panel-starting")
+
+    lab.run_cell(2)
+    content = lab.panel_state("idle")
+    assert "bf16, cpu, torch_native, 16\u2009384 slots" in content.inner_text()
+    assert content.get_by_role("button", name="Abort all").is_disabled()
+    lab.shot("panel-idle")
+
+    lab.run_cell(3)
+    content = lab.panel_state("running")
+    assert "running, 41 min" in content.inner_text()
+    numbers = {
+        name: content.locator(f'[data-number="{name}"]').inner_text()
+        for name in ("tokens", "running", "waiting", "kv", "reused")
+    }
+    assert numbers == {"tokens": "604", "running": "6", "waiting": "2", "kv": "97", "reused": "90"}
+    assert content.locator(".sgnb-Panel-logText").inner_text() == "two\nthree"
+    content.get_by_role("button", name="Flush cache").click()
+    content.get_by_role("button", name="Stop engine").click()
+    dialog = lab.page.get_by_role("dialog")
+    assert "8 requests are running. Stop anyway?" in dialog.inner_text()
+    dialog.get_by_role("button", name="Keep running").click()
+
+    lab.run_cell(4)
+    content.locator(".sgnb-Panel-message", has_text="Flushed 14 643 tokens.").wait_for()
+    lab.shot("panel-running")
+
+    lab.run_cell(5)
+    content = lab.panel_state("died")
+    assert "The engine was killed (signal 9)." in content.inner_text()
+    assert content.get_by_role("button", name="Start again").is_enabled()
+    lab.shot("panel-died")
+
+    lab.run_cell(7)
+    lab.cell_done(7)
+    verbs = json.loads(lab.cell(7).locator(".jp-OutputArea-output").inner_text().replace("'", '"'))
+    assert "ack" in verbs
+    assert "flush" in verbs
+    assert "stop" not in verbs
+    lab.check_clean()
+
+
+def test_panel_answers_beside_a_running_cell_and_after_a_reload(lab: Any, script: str) -> None:
+    lab.open(script)
+    lab.run_cell(0)
+    lab.cell_done(0)
+    lab.run_cell(3)
+    lab.cell_done(3)
+    lab.run_cell(6)
+    lab.open_panel()
+    first = int(lab.panel_state("running").get_attribute("data-seq"))
+    lab.page.reload()
+    lab.page.locator("#jp-main-dock-panel").wait_for()
+    lab.open_panel()
+    # The cell still sleeps: a new state now came over a subshell.
+    again = lab.panel_state("running")
+    assert int(again.get_attribute("data-seq")) > first
+    lab.check_clean()
+
+
+def test_restart_of_the_kernel_is_seen(lab: Any, script: str) -> None:
+    lab.open(script)
+    lab.run_cell(0)
+    lab.open_panel()
+    lab.panel_state("no-engine")
+    lab.page.evaluate(
+        """() => {
+          const seen = (window.sgnbSeen = []);
+          const content = document.querySelector('.sgnb-Panel-content');
+          new MutationObserver(() => seen.push(content.dataset.state)).observe(content, {attributeFilter: ['data-state']});
+        }"""
+    )
+    lab.page.evaluate("() => void window.jupyterapp.commands.execute('kernelmenu:restart')")
+    lab.page.get_by_role("dialog").get_by_role("button", name="Confirm Kernel Restart").click()
+    lab.panel_state("not-loaded")
+    assert "restarting" in lab.page.evaluate("() => window.sgnbSeen")
+    lab.check_clean()
