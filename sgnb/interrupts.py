@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
+
+
+BURST_SECONDS = 0.5
 
 
 class StoppedByUser(KeyboardInterrupt):
@@ -31,6 +35,7 @@ class InterruptGate:
 
     def __init__(self) -> None:
         self.count = 0
+        self._last = 0.0
         self._open = False
         self._pending = False
         self._previous: Any = None
@@ -48,8 +53,18 @@ class InterruptGate:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._installed:
-            signal.signal(signal.SIGINT, self._previous)
+            signal.signal(signal.SIGINT, self._absorb if self.count else self._previous)
             self._installed = False
+
+    def _absorb(self, number: int, frame: FrameType | None) -> None:
+        """After an interrupted cell: a second press of the same burst must not land in the kernel's own reply code,
+        where it would be lost together with the reply. ipykernel sets its handler anew after the reply.
+        """
+        if time.monotonic() - self._last < BURST_SECONDS:
+            return
+        signal.signal(signal.SIGINT, self._previous)
+        if callable(self._previous):
+            self._previous(number, frame)
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -86,6 +101,7 @@ class InterruptGate:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
+        self._last = time.monotonic()
         if self._open:
             self._open = False  # the next one must not land in the unwinding of this one
             raise KeyboardInterrupt

@@ -90,9 +90,13 @@ class SglMagics(Magics):
         quiet = words.deterministic() or output.display_mode(self.shell) == "static"
         began = time.monotonic()
 
+        said: list[str] = []
+
         def report(detail: str) -> None:
-            if not quiet:
-                print(f"{engine.name}: {detail}", flush=True)
+            step = detail.partition(",")[0]
+            if not quiet and step not in said:
+                said.append(step)
+                print(f"{engine.name}: {step} …", flush=True)
 
         try:
             control.await_ready(engine, report)

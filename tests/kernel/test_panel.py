@@ -1,0 +1,200 @@
+"""The kernel side of the side panel over its comm, as JupyterLab speaks to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from kernel_rig import MOCK, Kernel
+from test_life import LAUNCH, LONG, alive, ready
+from test_magics import new_subshell
+
+
+class Panel:
+    """A panel's comm. With ``subshell`` its messages go there, as JupyterLab's do."""
+
+    def __init__(self, kernel: Kernel, *, subshell: str | None = None, client: str = "a-page") -> None:
+        self.kernel = kernel
+        self.subshell = subshell
+        self.comm_id = uuid.uuid4().hex
+        self.times: list[float] = []
+        self._send(
+            "comm_open",
+            {"comm_id": self.comm_id, "target_name": "sgnb.telemetry.v1", "data": {"client": client}},
+        )
+
+    def _send(self, kind: str, content: dict[str, Any]) -> None:
+        message = self.kernel.client.session.msg(kind, content)
+        if self.subshell:
+            message["header"]["subshell_id"] = self.subshell
+        self.kernel.client.shell_channel.send(message)
+
+    def say(self, verb: str, **args: Any) -> None:
+        self._send("comm_msg", {"comm_id": self.comm_id, "data": {"verb": verb, **args}})
+
+    def next(self, timeout: float = 30.0) -> dict[str, Any]:
+        """The next message for this panel; ``{"closed": True}`` when the kernel closes it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self.kernel.client.get_iopub_msg(timeout=max(0.05, deadline - time.monotonic()))
+            content = message["content"]
+            if content.get("comm_id") != self.comm_id:
+                continue
+            if message["header"]["msg_type"] == "comm_close":
+                return {"closed": True}
+            self.times.append(time.monotonic())
+            return dict(content["data"])
+
+    def until(self, ready: Callable[[dict[str, Any]], bool], timeout: float = 60.0) -> dict[str, Any]:
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self.next(deadline - time.monotonic())
+            if message.get("kind") == "state" and ready(message):
+                return message
+
+
+def state_of(message: dict[str, Any]) -> str:
+    return message["engine"]["state"] if message["engine"] else "none"
+
+
+def test_without_the_extension_the_comm_is_closed(kernel: Kernel) -> None:
+    assert Panel(kernel).next() == {"closed": True}
+
+
+def test_load_announces_itself(kernel: Kernel) -> None:
+    opened = kernel.ok("%load_ext sgnb").of("comm_open")
+    assert [c["target_name"] for c in opened] == ["sgnb.announce.v1"]
+
+
+def test_launch_numbers_flush_log_and_stop(kernel: Kernel) -> None:
+    kernel.ok("%load_ext sgnb")
+    panel = Panel(kernel)
+    first = panel.next()
+    assert first["engine"] is None and first["stats"] is None and first["seq"] == 1
+    panel.say("launch", args={"runner": "stub"})
+    panel.until(lambda m: state_of(m) == "starting")
+    idle = panel.until(lambda m: state_of(m) == "idle" and m["stats"])
+    engine = idle["engine"]
+    assert engine["name"] == "main" and engine["slots"] > 0 and engine["device"] == "cpu"
+    assert abs(engine["since"] - time.time()) < 60
+    assert idle["engines"] == ["main"]
+    assert set(idle["stats"]) == {"tokens_per_s", "running", "waiting", "kv_used", "kv_total", "reused"}
+    kernel.ok('%%sgl\ns += "abc" + gen("x", max_tokens=5)')
+    panel.until(lambda m: m["stats"] and m["stats"]["kv_used"] > 0)
+    panel.say("flush")
+    assert "Flushed " in panel.until(lambda m: m["message"].startswith("Flushed"))["message"]
+    panel.say("log", lines=5)
+    while (answer := panel.next())["kind"] != "log":
+        pass
+    assert answer["lines"]
+    panel.say("no_such_verb")
+    panel.until(lambda m: "Unknown command" in m["message"])
+    panel.say("stop")
+    panel.until(lambda m: m["engine"] is None and "Stopped engine main." in m["message"])
+
+
+def test_launch_and_abort_while_a_cell_runs(kernel: Kernel) -> None:
+    """The panel's verbs work on a subshell beside a busy cell."""
+    kernel.ok("%load_ext sgnb")
+    panel = Panel(kernel, subshell=new_subshell(kernel))
+    panel.next()
+    busy = kernel.start("import time\nfor _ in range(3000): time.sleep(0.01)")
+    time.sleep(0.3)
+    began = time.monotonic()
+    panel.say("launch", args={"runner": "stub", "stub_step_seconds": 0.02})
+    panel.until(lambda m: state_of(m) == "idle", timeout=25)
+    assert time.monotonic() - began < 25
+    kernel.interrupt()
+    kernel.finish(busy)
+    msg_id = kernel.start("%%sgl\n" + LONG)
+    panel.until(lambda m: m["stats"] and m["stats"]["running"] == 1)
+    panel.say("abort_all")
+    result = kernel.finish(msg_id)
+    assert "aborted" in result.plain
+
+
+def test_states_come_at_most_twice_a_second(kernel: Kernel) -> None:
+    ready(kernel)
+    panel = Panel(kernel)
+    panel.next()
+    msg_id = kernel.start("%%sgl\n" + LONG)
+    panel.times.clear()
+    end = time.monotonic() + 3.0
+    while time.monotonic() < end:
+        panel.next()
+    assert 3 <= len(panel.times) <= 8
+    kernel.interrupt()
+    kernel.finish(msg_id)
+
+
+def test_died_engine_is_shown_with_its_reason(kernel: Kernel) -> None:
+    pid = ready(kernel)
+    panel = Panel(kernel)
+    panel.until(lambda m: state_of(m) == "idle")
+    os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    died = panel.until(lambda m: state_of(m) == "died")
+    assert time.monotonic() - began <= 5.0
+    assert died["engine"]["error"]
+    panel.say("restart")
+    panel.until(lambda m: state_of(m) == "idle")
+    assert not alive(pid)
+
+
+def test_telemetry_is_subscribed_only_while_a_panel_is_attached(kernel: Kernel) -> None:
+    ready(kernel)
+    kernel.ok('%%sgl\ns += gen("x", max_tokens=3)')
+    listeners = "len(engine.client.listeners)"
+    before = kernel.value(listeners)
+    panel = Panel(kernel)
+    panel.until(lambda m: m["stats"] is not None)
+    assert kernel.value(listeners) == before + 1
+    panel._send("comm_close", {"comm_id": panel.comm_id, "data": {}})
+    time.sleep(1.0)
+    assert kernel.value(listeners) == before
+    threads = "[t.name for t in __import__('threading').enumerate() if t.name == 'sgnb publisher']"
+    time.sleep(2.5)
+    assert kernel.value(threads) == []
+
+
+def test_the_same_page_attaches_once(kernel: Kernel) -> None:
+    kernel.ok("%load_ext sgnb")
+    kernel.ok(MOCK)
+    first = Panel(kernel, client="page 1")
+    first.next()
+    second = Panel(kernel, client="page 1")
+    second.next()
+    third = Panel(kernel, client="page 2")
+    third.next()
+    kernel.ok("from comm import get_comm_manager as cm")
+    comms = kernel.value("[c.comm_id for c in cm().comms.values() if c.target_name == 'sgnb.telemetry.v1']")
+    assert sorted(comms) == sorted([second.comm_id, third.comm_id])
+
+
+def test_unload_closes_the_panel(kernel: Kernel) -> None:
+    kernel.ok("%load_ext sgnb")
+    panel = Panel(kernel)
+    panel.next()
+    kernel.start("%unload_ext sgnb")
+    message = panel.next()
+    while "closed" not in message:
+        message = panel.next()
+
+
+def test_attach_by_name(make_kernel: Callable[..., Kernel]) -> None:
+    owner = make_kernel()
+    owner.ok("%load_ext sgnb")
+    owner.ok(LAUNCH)
+    guest = make_kernel(JUPYTER_RUNTIME_DIR=owner.env["JUPYTER_RUNTIME_DIR"])
+    guest.ok("%load_ext sgnb")
+    panel = Panel(guest)
+    assert panel.next()["engines"] == ["main"]
+    panel.say("attach", name="main")
+    attached = panel.until(lambda m: state_of(m) == "idle")
+    assert attached["engine"]["owner"] is False
+    panel.say("attach", name="nobody")
+    panel.until(lambda m: "nobody" in m["message"])
