@@ -48,8 +48,9 @@ def tiny_config(family: str, **changes):
     return cls(**(values | changes))
 
 
-def make_tiny(folder: Path, family: str = "llama", *, seed: int = 0, **changes):
-    """Write a random model into ``folder`` and return it (transformers, fp32, eval). Biases and norms are random too."""
+def make_tiny(folder: Path, family: str = "llama", *, seed: int = 0, scale: float = 0.25, **changes):
+    """Write a random model into ``folder`` and return it (transformers, fp32, eval). Biases and norms are random too;
+    matrices have a deviation of ``scale`` (small: a calm model, whose rounding errors stay small)."""
     import torch
     import transformers
 
@@ -58,7 +59,7 @@ def make_tiny(folder: Path, family: str = "llama", *, seed: int = 0, **changes):
         model = transformers.AutoModelForCausalLM.from_config(tiny_config(family, **changes))
         with torch.no_grad():
             for name, value in model.named_parameters():
-                value.normal_(1.0 if "norm" in name else 0.0, 0.2 if value.dim() == 1 else 0.25)
+                value.normal_(1.0 if "norm" in name else 0.0, 0.2 if value.dim() == 1 else scale)
     model.float().eval().save_pretrained(folder)
     return model
 

@@ -19,6 +19,7 @@ _WINDOW = 5
 _RETRY_SECONDS = 0.75
 _MAX_TOKENS = 3
 _SLOWER = 1.05
+_STALLED = 2.0
 
 
 class ThreadChooser:
@@ -56,12 +57,11 @@ class ThreadChooser:
             if len(self._times[count]) < 2:
                 return count
         one, many = (statistics.median(self._times[count]) for count in (1, self.most))
-        best, other = (self.most, 1) if many <= one * _SLOWER else (1, self.most)
+        # a sudden slow step counts at once, not only when the median has followed
+        stalled = self._times[self.most][-1] > one * _STALLED
+        best, other = (self.most, 1) if many <= one * _SLOWER and not stalled else (1, self.most)
         now = time.monotonic()
         if now >= self._next_try:
             self._next_try = now + _RETRY_SECONDS
             return other
-        # a sudden slow step counts at once: the last one, not only the median
-        if best == self.most and self._times[best][-1] > one * 2:
-            return 1
         return best
