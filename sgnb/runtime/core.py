@@ -50,6 +50,8 @@ MAX_OUTSTANDING = 1024
 MAX_REFUSED = 4096
 """Operations a poisoned state drops before it raises its cause: an endless loop must end."""
 
+MAX_CANCEL_THROWS = 100
+"""How often a program that catches its cancellation is told again before it is dropped."""
 STOPPED = "This state was stopped; its text so far is kept."
 
 _numbers = itertools.count(1)
@@ -107,6 +109,7 @@ class Core:
         self.body_done = False
         self.body_error: BaseException | None = None
         self.cancelled = False
+        self.cancel_throws = 0
         self.finished = False
         self.status = "running"
         self.error: BaseException | None = None

@@ -15,7 +15,7 @@ from typing import Any
 
 from sgnb.lang.api import Turn
 from sgnb.lang.position import INTERNAL, internal
-from sgnb.runtime.core import CancelRun, Core, current_core
+from sgnb.runtime.core import MAX_CANCEL_THROWS, CancelRun, Core, current_core
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.program import hook_table, inline_frame, twin_of
 from sgnb.runtime.state import ScopeText, State, StateTurn, VarScope
@@ -39,7 +39,8 @@ def get(owner: Any, key: Any) -> Any:
     """``owner[key]``; a state's variable that is not there yet parks the body."""
     kind = owner.__class__
     if kind is State:
-        return _read(owner, key)
+        core = current_core()
+        return _cancel(core) if core is not None and core.cancelled else _read(owner, key)
     if kind not in QUICK_CONTAINERS:
         flush()
     return owner[key]
@@ -70,18 +71,34 @@ def _wait(state: State, slots: Any, value: Callable[[], Any]) -> Any:
     return Pause(lambda: all(slot.settled for slot in slots), value)
 
 
+def _cancel(core: Core) -> Pause:
+    """End a cancelled program. One that has caught this often is suspended, so that its driver can drop it.
+
+    Host code of ``finally`` and ``except`` blocks runs on: once told, a program is told again only where it reads.
+    """
+    core.cancel_throws += 1
+    if core.cancel_throws > MAX_CANCEL_THROWS:
+        return Pause()
+    raise CancelRun
+
+
 def flush() -> None:
     """Send what the running program has recorded; ends it if it was cancelled."""
     core = current_core()
-    if core is not None:
-        if core.cancelled:
-            raise CancelRun
-        core.send()
+    if core is None:
+        return
+    if core.cancelled and not core.cancel_throws:
+        _cancel(core)
+    core.send()
 
 
 def pre(func: Any, *names: Any) -> Any:
     """What to call in the place of ``func``: itself, a waiter, or the entry of a program or helper."""
     kind = func.__class__
+    core = current_core()
+    if core is not None and core.cancelled and not 0 < core.cancel_throws <= MAX_CANCEL_THROWS:
+        stopped = _cancel(core)
+        return lambda *_, **__: stopped
     if kind is FunctionType:
         if func.__module__ in INTERNAL:
             return func  # the language itself

@@ -54,7 +54,8 @@ class Run:
     @property
     def value(self) -> Any:
         """What the body returned (a cell: its last expression). Waits for a lazy value; None before the end."""
-        return resolved(self.driver.task.result)
+        result = self.driver.task.result
+        return self.state.ret_value if result is self.state else resolved(result)
 
     def start(self) -> Run:
         """Let the pool drive it; returns at once."""

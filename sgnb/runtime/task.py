@@ -16,15 +16,15 @@ from typing import Any
 from sgnb.errors import ProgramError
 from sgnb.lang import context
 from sgnb.lang.position import INTERNAL, internal
-from sgnb.runtime.core import CancelRun, Core, set_current
+from sgnb.runtime.core import MAX_CANCEL_THROWS, CancelRun, Core, set_current
 from sgnb.runtime.state import State
 
 internal(__name__)
 
 MAX_DEPTH = 110_000
 """Program calls inside program calls; beyond it a program that calls itself without end is stopped."""
-MAX_CANCEL_THROWS = 100
-"""How often a program that catches its cancellation is told again before it is dropped."""
+_dropped: list[Any] = []
+"""Bodies that would not end: kept, since collecting them would run their code on any thread."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,6 @@ class Task:
         self.result: Any = None
         self.error: BaseException | None = None
         self.done = False
-        self._throws = 0
         self.context: Context | None = None if nested else copy_context()
         """None: a body inside host code of the same run, which has a context already."""
         if self.context is not None:
@@ -124,7 +123,7 @@ class Task:
             return None, None
         try:
             if self.core.cancelled:
-                raise CancelRun
+                return None, self._cancellation()
             if pause.enter is None:
                 return None if pause.value is None else pause.value(), None
             if len(self.stack) >= MAX_DEPTH:
@@ -149,15 +148,11 @@ class Task:
 
     def _cancellation(self) -> BaseException | None:
         """The exception to throw into a cancelled program; None when it was told often enough and is dropped."""
-        self._throws += 1
-        if self._throws <= MAX_CANCEL_THROWS:
+        self.core.cancel_throws += 1
+        if self.core.cancel_throws <= MAX_CANCEL_THROWS:
             return CancelRun()
-        while self.stack:
-            frame = self.stack.pop()
-            try:
-                frame.body.close()
-            except BaseException:
-                pass  # it swallowed its cancellation a hundred times; what it says now is nobody's concern
+        _dropped.extend(frame.body for frame in self.stack)
+        self.stack.clear()
         return None
 
 

@@ -1,6 +1,6 @@
 """Calls: programs, helpers, closures, methods, recursion, Python tools."""
 
-# ruff: noqa: C4, E731, F842, B007 (the written forms themselves are what is tested)
+# ruff: noqa: E731 (the written forms themselves are what is tested)
 
 import functools
 import json
@@ -102,9 +102,9 @@ case(script={"dog": "woof"})(make("dog"))
 @case(script="l")
 @sgl.function
 def lambdas(s):
-    add = lambda t: s.append_text(t) if False else note(t)  # noqa: E731
+    add = lambda t: s.append_text(t) if False else note(t)
     add("noted")
-    read = lambda: s["x"]  # noqa: E731
+    read = lambda: s["x"]
     s += sgl.gen("x")
     note(read(), list(map(lambda k: s[k], ["x"])))
     return (lambda a, b=s["x"]: a + b)("c")

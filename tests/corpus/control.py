@@ -1,7 +1,5 @@
 """Control flow on host values and on generated ones."""
 
-# ruff: noqa: C4, E731, F842, B007 (the written forms themselves are what is tested)
-
 from corpus.case import case, note
 
 import sgnb as sgl

@@ -1,7 +1,5 @@
 """Exceptions, ``finally``, contexts and failing generations."""
 
-# ruff: noqa: C4, E731, F842, B007 (the written forms themselves are what is tested)
-
 import contextlib
 import threading
 

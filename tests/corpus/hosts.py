@@ -1,6 +1,6 @@
 """What stays host code inside compiled programs, and what runs eagerly."""
 
-# ruff: noqa: C4, E731, F842, B007 (the written forms themselves are what is tested)
+# ruff: noqa: F842 (the written forms themselves are what is tested)
 
 import asyncio
 import contextlib
