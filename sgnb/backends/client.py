@@ -75,7 +75,7 @@ class EngineClient:
         self.bytes_read = 0
         self._address = address
         self._on_change = on_change
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._outbox: deque[tuple[int, bytes]] = deque()
         """(client number it was made for, frame); 0: for whichever connection there is."""
         self._incarnation = ""
@@ -99,9 +99,9 @@ class EngineClient:
 
     def check_usable(self) -> None:
         """Raise the error that ended the connection, if it ended, or EngineError in a forked child."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise EngineError(
-                f"This engine belongs to process {self._pid}; a forked child cannot use it.",
+                f"This engine belongs to process {self.pid}; a forked child cannot use it.",
                 hint="Use it in the parent, or start processes with the spawn method and launch or attach there.",
             )
         if self.end is not None:
@@ -111,7 +111,7 @@ class EngineClient:
         """Queue an encoded frame. Never blocks, takes no lock. It is dropped after the end, or when the connection was
         renewed since and this client has another ``number`` now: ids of the old one would be refused as forged.
         """
-        if self.end is None and os.getpid() == self._pid:
+        if self.end is None and os.getpid() == self.pid:
             self._outbox.append((number, frame))
             self.wakeup.set()
 
@@ -140,8 +140,10 @@ class EngineClient:
             for rid in left:
                 waiter.fail(self.end, rid=rid)
 
-    def forget_sessions(self, sids: Iterable[str]) -> None:
-        """No more events of these sessions (finaliser-safe)."""
+    def forget(self, rids: Iterable[str] = (), sids: Iterable[str] = ()) -> None:
+        """No more events of these requests and sessions (finaliser-safe)."""
+        for rid in rids:
+            self._waiters.pop(rid, None)
         for sid in sids:
             self._sessions.pop(sid, None)
 
@@ -209,7 +211,7 @@ class EngineClient:
 
     def close(self, error: SgnbError, timeout: float = 2.0) -> None:
         """Leave politely; whatever still waits fails with ``error``."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             return
         self._close_error = error
         self.closing = True

@@ -83,7 +83,7 @@ class Engine(Backend):
         self._log_kept: list[str] = []
         self._lock = threading.Lock()
         self._was_ready = False
-        self.client = EngineClient(address, self._changed)
+        self.client = EngineClient(address, self.note_state)
 
     # ------------------------------------------------------------ what it is
 
@@ -144,8 +144,8 @@ class Engine(Backend):
 
     # ------------------------------------------------------------ life
 
-    def _changed(self) -> None:
-        """On the I/O thread, and on a thread that submits: tell listeners when the state is another one."""
+    def note_state(self) -> None:
+        """Tell listeners when the state is another one; on the I/O thread, and on threads that submit."""
         if self.client_ready and not self._was_ready:
             self._was_ready = True
         if self.client_ended and not self._log_kept:
@@ -210,9 +210,8 @@ class Engine(Backend):
 
     def shutdown(self) -> None:
         """End the engine (its owner), or leave it (attached). Whatever waits fails; bounded by about 5 s."""
-        if os.getpid() != self.client._pid or self._stopped:
+        if os.getpid() != self.client.pid or self._stopped:
             return
-        words = "The engine was stopped." if self.owner else "This kernel left the engine."
         if self._process is not None:
             self._log_kept = self._log_kept or self.log(_LOG_KEPT)
         ended = self.client.end is not None
@@ -222,14 +221,17 @@ class Engine(Backend):
             except EngineError:
                 pass  # it may end before its answer arrives, or not answer: the signals follow
         self._stopped = True
-        self.client.close(EngineDied(words, hint="Start one with sgnb.launch() or %sgl launch."))
+        self.client.close(EngineDied(self._words(), hint="Start one with sgnb.launch() or %sgl launch."))
         if self._process is not None:
             self._process.returncode(_SHUTDOWN_SECONDS if not ended else 0.1)
             self._process.end()
         if get_default_backend() is self:
             set_default_backend(None)
         _forget(self)
-        self._changed()
+        self.note_state()
+
+    def _words(self) -> str:
+        return "The engine was stopped." if self.owner else "This kernel left the engine."
 
     def __enter__(self) -> Engine:
         return self
@@ -266,7 +268,7 @@ class Engine(Backend):
         rids = [op.rid for op in block.instructions if isinstance(op, DecodeInstruction)]
         sids = {op.sid for op in block.instructions}
         self.client.submit(frame, rids, sids, SinkWaiter(sink))
-        self._changed()
+        self.note_state()
 
     def abort(self, rids: Sequence[str] = (), sids: Sequence[str] = ()) -> None:
         """Stop requests and drop what their sessions have queued; never blocks, never raises."""
@@ -277,7 +279,7 @@ class Engine(Backend):
     def release(self, sids: Sequence[str]) -> None:
         """Close sessions; safe from a finaliser."""
         if sids and self.client.incarnation:
-            self.client.forget_sessions(sids)
+            self.client.forget(sids=sids)
             ops = [Release(sids=list(sids))]
             frame = encode(WireBlock(incarnation=self.client.incarnation, ops=list(ops)))
             self.client.post(frame, _number_of(sids))
@@ -287,6 +289,8 @@ class Engine(Backend):
         return self.client.incarnation
 
     def _usable(self) -> None:
+        if self._stopped and os.getpid() == self.client.pid:
+            raise EngineDied(self._words(), hint="Start one with sgnb.launch() or %sgl launch.")
         try:
             self.client.check_usable()
         except SgnbError as error:

@@ -47,7 +47,7 @@ class Generation:
             self._parts: list[Part] = [self._text(text) for text in prompts]
         else:
             rows = list(input_ids)
-            self._many = bool(rows) and not isinstance(rows[0], int)
+            self._many = bool(rows) and isinstance(rows[0], Sequence) and not isinstance(rows[0], str)
             self._parts = [self._ids(row) for row in (rows if self._many else [rows])]
         self._params = self._all_params(sampling_params)
         self._events: queue.SimpleQueue[BackendEvent] = queue.SimpleQueue()
@@ -120,7 +120,8 @@ class Generation:
                     leave.pop(0)
                 except KeyboardInterrupt:
                     continue
-            client.forget_sessions(self._sids)
+            client.forget(self._rids, self._sids)
+            self._engine.note_state()
         return results if self._many else results[0]
 
     def _put(self, events: Sequence[BackendEvent]) -> None:

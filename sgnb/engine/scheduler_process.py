@@ -44,7 +44,7 @@ from sgnb.transport import Link, Publisher, Zap, ZmqLink, encode
 
 log = logging.getLogger("sgnb.engine")
 _PROGRESS_SECONDS = 0.05
-_PARENT_SECONDS = 1.5
+_PARENT_SECONDS = 1.2
 """How long the tokenizer process may take to end after their owner before it is killed: it may be stopped."""
 
 
@@ -76,6 +76,11 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
     def send(message: SchedulerOutput) -> None:
         link.send(encode(message))
 
+    try:
+        owner = open_pidfd(spec.owner_pid, spec.owner_start_time)
+    except ProcessLookupError:
+        _outlive_parent(folder, spec, parent)
+        return
     model = _resolve(spec)
     runner = create_runner(spec.args, model, _throttled(send))
     if runner.notice:
@@ -93,10 +98,6 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
             attention_backend=runner.attention_backend,
         )
     )
-    try:
-        owner = open_pidfd(spec.owner_pid, spec.owner_start_time)
-    except ProcessLookupError:
-        return
     try:
         if loop(scheduler, telemetry, beat, link, owner) == "owner ended":
             _outlive_parent(folder, spec, parent)
@@ -172,5 +173,7 @@ def _outlive_parent(folder: Path, spec: EngineSpec, parent: int) -> None:
     while time.monotonic() < deadline and os.getppid() == parent:
         time.sleep(0.02)
     if os.getppid() == parent:
-        os.kill(parent, signal.SIGKILL)  # still our parent, so it is no other process
         remove_folder(folder, spec, everything=True)
+        os.kill(
+            parent, signal.SIGKILL
+        )  # still our parent, so it is no other process; our own end follows at once

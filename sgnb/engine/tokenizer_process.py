@@ -253,7 +253,7 @@ class TokenizerProcess:
                 to_info(EngineDied(reason[0].upper() + reason[1:] + ".", hint=hint), code="ended")
             )
         self._router.close(_FLUSH_MILLISECONDS)
-        if self._child.poll() is None and reason != "owner ended":
+        if self._child.poll() is None and self.front.info is not None and reason != "owner ended":
             self._to_scheduler(Stop(reason=reason or "fault"))
             try:
                 self._child.wait(_STOP_SECONDS)

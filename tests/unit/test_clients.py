@@ -57,7 +57,7 @@ def bench():
 
 def test_lease_ends_a_silent_client_and_an_ack_renews_it(bench):
     link, client = bench.add()
-    other, kept = bench.add()
+    _other, kept = bench.add()
     bench.tick(LEASE_SECONDS - 1)
     kept.note_acked(0, bench.now)
     bench.tick(2)
@@ -93,7 +93,7 @@ def test_client_over_its_credit_is_dropped_and_the_others_are_served(bench):
 
 
 def test_client_that_reads_nothing_for_10_s_is_dropped_even_when_it_pings(bench):
-    link, client = bench.add()
+    _link, client = bench.add()
     bench.table.send(client.number, Pong(incarnation="inc"))
     for _ in range(int(MAX_UNACKED_SECONDS) + 1):
         client.note_acked(0, bench.now)
