@@ -27,7 +27,7 @@ from sgnb.widgets.output import CellOutput, open_output
 
 ABORT_WAIT = 0.2
 """Seconds a stopped cell waits for the engine to confirm."""
-MAX_BACKGROUND = 16
+MAX_BACKGROUND = 64
 """Runs in the background at once; more wait for a place."""
 
 _places = threading.BoundedSemaphore(MAX_BACKGROUND)

@@ -8,10 +8,11 @@ bounded. Runs no program; the words are ``widgets.static``'s, the live view is `
 from __future__ import annotations
 
 import contextvars
+import itertools
 import os
 import sys
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import uuid4
@@ -25,6 +26,9 @@ from sgnb.widgets.static import fold_log, html_of, last_line, text_of
 
 KEPT_VIEWS = 32
 """Finished views that stay live; older ones are left to their static form."""
+
+
+_numbers = itertools.count(1)
 
 
 class CellOutput(Protocol):
@@ -68,8 +72,8 @@ class WidgetOutput:
         )  # holds the parent message: late output stays with this cell
         self._cell = _cell_key(shell)
         self._view: ProgramView | None = None
-        self._status: str | None = None
-        self._sent = 0
+        self.number = next(_numbers)
+        self._steps: deque[Callable[[], None]] = deque()
 
     def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
         """Display the widget; the output is created here and changed once, at the end."""
@@ -98,33 +102,46 @@ class WidgetOutput:
             return
         self._view.end(status, now=not self._background)
         if self._background:
-            get_publisher().add(self)
-            return
-        get_publisher().send_now(self._send_bundle)
-        _keep(self._cell, self)
+            self._later(self._view.send_snapshot, self._send_bundle, self._kept)
+        else:
+            get_publisher().send_now(self._send_bundle)
+            self._kept()
 
     def publish(self) -> bool:
-        """Publisher's thread: the two last messages of a run in the background, one a turn."""
-        if self._view is None or self._sent >= 2:
+        """Publisher's thread: one of the messages that wait."""
+        if not self._steps:
             get_publisher().remove(self)
             return False
-        self._sent += 1
-        if self._sent == 1:
-            self._view.send_snapshot()
+        self._steps.popleft()()
+        if self._steps:
             get_publisher().wake(self)
-            return True
-        self._send_bundle()
-        get_publisher().remove(self)
-        _keep(self._cell, self)
+        else:
+            get_publisher().remove(self)
         return True
 
-    def retire(self, *, visible: bool) -> None:
-        """Close the widget; ``visible``: its output is still on the page and becomes the static form first."""
+    def retire(self, *, visible: bool, now: bool = False) -> None:
+        """Close the widget; ``visible``: its output is still on the page and becomes the static form first.
+
+        In the publisher's turn, or at once with ``now``.
+        """
         if self._view is None:
             return
-        if visible:
-            get_publisher().send_now(lambda: self._publish(self._static_bundle(), update=True))
-        self._view.close()
+        steps = [self._send_static, self._view.close] if visible else [self._view.close]
+        if not now:
+            self._later(*steps)
+            return
+        for step in steps:
+            get_publisher().send_now(step)
+
+    def _later(self, *steps: Callable[[], None]) -> None:
+        self._steps.extend(steps)
+        get_publisher().add(self)
+
+    def _kept(self) -> None:
+        _keep(self._cell, self)
+
+    def _send_static(self) -> None:
+        self._publish(self._static_bundle(), update=True)
 
     def _static_bundle(self) -> dict[str, Any]:
         return self._view.bundle(widget=False) if self._view else {}
@@ -236,6 +253,8 @@ def _keep(key: str, output: WidgetOutput) -> None:
     """Remember a finished view; beyond ``KEPT_VIEWS`` the oldest becomes static."""
     with _kept_lock:
         previous = _kept.pop(key, None)
+        if previous is not None and previous.number > output.number:  # an old run of this cell ended late
+            previous, output = output, previous
         _kept[key] = output
         oldest = _kept.popitem(last=False)[1] if len(_kept) > KEPT_VIEWS else None
     if previous is not None and previous is not output:
@@ -263,4 +282,4 @@ def retire_all() -> None:
         outputs = list(_kept.values())
         _kept.clear()
     for output in outputs:
-        output.retire(visible=True)
+        output.retire(visible=True, now=True)
