@@ -19,7 +19,6 @@ import zmq
 
 from sgnb.backends.base import Done, Failed
 from sgnb.backends.client import EngineClient
-from sgnb.backends.connection import Address
 from sgnb.backends.engine import launch
 from sgnb.config import MAX_FRAME_BYTES
 from sgnb.errors import AuthFailed, EngineError, SgnbError
