@@ -69,6 +69,7 @@ class Publisher:
         with self._changed:
             if source in self._sources:
                 self._sources.remove(source)
+                self._changed.notify()  # the last one: the thread's end is near
             self._woken.discard(id(source))
 
     def wake(self, source: Source) -> None:

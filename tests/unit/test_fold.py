@@ -1,0 +1,240 @@
+"""The fold of a run's events, its deltas and the static form made of it."""
+
+from __future__ import annotations
+
+import random
+from html.parser import HTMLParser
+
+import pytest
+
+from sgnb.errors import EngineDied, RequestError
+from sgnb.runtime import events as ev
+from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.static import TAGS, html_of, render_html, render_text, text_of
+
+META = {
+    "prompt_tokens": 31,
+    "cached_tokens": 20,
+    "completion_tokens": 41,
+    "e2e_latency": 0.38,
+    "finish": "stop",
+    "finish_reason": {"type": "stop", "matched": "\n\n"},
+}
+
+
+def a_log(*, ended: bool = True, meta: dict[str, object] | None = None) -> ev.EventLog:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[7]", "7", "tiny"))
+    log.append(ev.StateOpened(1, ""))
+    log.append(ev.RoleBegan(1, "user"))
+    log.append(ev.TextAppended(1, "What is ", 2))
+    log.append(ev.TextAppended(1, "it?", 2))
+    log.append(ev.RoleEnded(1, "user"))
+    log.append(ev.RoleBegan(1, "assistant"))
+    log.append(ev.TextAppended(1, "It is ", 3))
+    log.append(ev.GenQueued(1, "r1", "answer", 3, 120))
+    log.append(ev.GenStarted("r1"))
+    log.append(ev.GenDelta("r1", "a ", 1))
+    log.append(ev.GenDelta("r1", "thing.", 2))
+    if ended:
+        log.append(ev.GenDone("r1", meta or META))
+        log.append(ev.RoleEnded(1, "assistant"))
+        log.append(ev.RunFinished("finished", 0.8, None, {"queue": 0.01, "decode": 0.7}))
+    return log
+
+
+def fold_of(log: ev.EventLog, **kwargs: object) -> ProgramFold:
+    fold = ProgramFold(**{"times": True, **kwargs})  # type: ignore[arg-type]
+    fold.feed(log.since(0))
+    return fold
+
+
+def apply(doc: dict, delta: dict) -> None:
+    """``applyDelta`` of program.js."""
+    assert delta["from"] == doc["seq"]
+    for index, row in delta["rows"]:
+        old = doc["rows"][index]["segs"] if index < len(doc["rows"]) else []
+        for number, seg in enumerate(row["segs"]):
+            seg["text"] = old[number]["text"] if number < len(old) else ""
+        doc["rows"][index : index + 1] = [row]
+    for index, number, text in delta["text"]:
+        doc["rows"][index]["segs"][number]["text"] += text
+    doc["seq"] = delta["seq"]
+
+
+def test_rows_are_turns_with_prompt_and_model_text() -> None:
+    fold = fold_of(a_log())
+    assert [row.role for row in fold.rows] == ["user", "assistant"]
+    user, assistant = fold.rows
+    assert [s.text() for s in user.segments] == ["What is it?"]
+    assert [(s.model, s.text()) for s in assistant.segments] == [(False, "It is "), (True, "a thing.")]
+    assert assistant.costs[0].reuse() == "20 of 31 tokens reused"
+    assert assistant.costs[0].parts(times=True, stopped=False) == ["41 tok", "0.38 s", 'stop "\\n\\n"']
+    assert assistant.costs[0].parts(times=False, stopped=False) == ["41 tok", 'stop "\\n\\n"']
+
+
+def test_a_running_gen_counts_against_its_limit() -> None:
+    fold = fold_of(a_log(ended=False))
+    assert fold.rows[1].costs[0].parts(times=True, stopped=False) == ["3 of ≤\u2009120 tok"]
+    assert fold.head()["word"] == "Running"
+    assert fold.head()["facts"][0] == "3 tok"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_deltas_add_up_to_the_snapshot(seed: int) -> None:
+    dice = random.Random(seed)
+    entries = a_log().since(0)
+    fold = ProgramFold(times=True)
+    doc = fold.snapshot()
+    while entries:
+        cut = dice.randint(1, 4)
+        fold.feed(entries[:cut])
+        entries = entries[cut:]
+        if dice.random() < 0.2:
+            doc = fold.snapshot()
+        else:
+            apply(doc, fold.delta())
+    whole = fold_of(a_log()).snapshot()
+    assert doc["rows"] == whole["rows"]
+
+
+def test_a_failed_gen_marks_its_row_once_and_keeps_the_text() -> None:
+    log = a_log(ended=False)
+    error = EngineDied("The engine was killed (signal 9).", hint="%sgl restart starts it again.")
+    log.append(ev.GenFailed("r1", error))
+    log.append(ev.StateFailed(1, error))
+    log.append(ev.RunFinished("failed", 1.0, error))
+    fold = fold_of(log)
+    assert [row.state for row in fold.rows] == ["ok", "failed"]
+    assert fold.rows[1].error == error.lines()
+    assert "a thing." in text_of(fold)
+    assert text_of(fold).splitlines()[-1].startswith("Failed in 1.00 s")
+
+
+def test_two_gens_with_one_cause_are_both_marked() -> None:
+    log = a_log(ended=False)
+    log.append(ev.RoleEnded(1, "assistant"))
+    log.append(ev.GenQueued(1, "r2", "more", 5, 10))
+    error = EngineDied("gone")
+    log.append(ev.GenFailed("r1", error))
+    log.append(ev.GenFailed("r2", error))
+    assert [row.state for row in fold_of(log).rows] == ["ok", "failed", "failed"]
+
+
+def test_a_stopped_run_says_stopped_and_how_much_is_kept() -> None:
+    log = a_log(ended=False)
+    log.append(
+        ev.GenDone("r1", {"completion_tokens": 3, "finish": "abort", "finish_reason": {"type": "abort"}})
+    )
+    log.append(ev.RunFinished("stopped", 1.0))
+    fold = fold_of(log)
+    assert fold.rows[1].costs[0].parts(times=False, stopped=True) == ["3 tok", "stopped"]
+    assert fold.head()["facts"] == ["3 tok kept"]
+    assert "3 tok kept" in text_of(fold).splitlines()[-1]
+
+
+def test_an_open_log_can_be_shown_as_stopped() -> None:
+    fold = fold_of(a_log(ended=False))
+    fold.end_as("stopped")
+    assert fold.head()["word"] == "Stopped"
+    assert fold.rows[1].costs[0].parts(times=False, stopped=True) == ["3 tok", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("finish", "words"),
+    [
+        ({"finish": "eos", "finish_reason": {"type": "stop", "matched": 2}}, "end of text"),
+        ({"finish": "length", "finish_reason": {"type": "length", "length": 41}}, "token limit 120"),
+        ({"finish": "context", "finish_reason": {"type": "context"}}, "context full"),
+        ({"finish": "abort", "finish_reason": {"type": "abort"}}, "aborted"),
+        ({"finish": "stop", "finish_reason": {"type": "stop", "matched": 'a"b'}}, 'stop "a\\"b"'),
+        ({"finish": "stop", "finish_reason": {"type": "stop", "matched": 7}}, "stop token 7"),
+    ],
+)
+def test_stop_words(finish: dict[str, object], words: str) -> None:
+    fold = fold_of(a_log(meta={**META, **finish}))
+    assert fold.rows[1].costs[0].parts(times=False, stopped=False)[-1] == words
+
+
+def test_text_over_the_cap_is_counted_not_shown() -> None:
+    log = a_log(ended=False)
+    log.append(ev.GenDelta("r1", "x" * 100, 10))
+    fold = fold_of(log, cap=50)
+    assert sum(len(s.text()) for row in fold.rows for s in row.segments) == 50
+    hidden = sum(s.hidden for row in fold.rows for s in row.segments)
+    assert hidden == len("What is it?") + len("It is ") + len("a thing.") + 100 - 50
+    assert "more characters are not shown; answer holds them." in text_of(fold)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+HOSTILE = "<img src=x onerror=alert(1)>&lt;b&gt;</td></table><script>\x1b[2J\u202e\u200b\"'"
+
+
+def test_static_html_holds_no_tag_of_the_text() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted(HOSTILE, HOSTILE, HOSTILE))
+    log.append(ev.HostNote(HOSTILE))
+    log.append(ev.StateOpened(1, HOSTILE))
+    log.append(ev.RoleBegan(1, HOSTILE))
+    log.append(ev.TextAppended(1, HOSTILE, 1))
+    log.append(ev.GenQueued(1, "r", HOSTILE, 1, 9))
+    log.append(ev.GenDelta("r", HOSTILE, 1))
+    log.append(ev.GenDone("r", {**META, "finish_reason": {"type": "stop", "matched": HOSTILE}}))
+    log.append(ev.GenQueued(1, "r2", "b", 1, 9))
+    log.append(ev.GenFailed("r2", RequestError(HOSTILE)))
+    log.append(ev.RunFinished("failed", 1.0, RequestError(HOSTILE)))
+    parser = Tags()
+    parser.feed(render_html(log))
+    assert parser.tags <= set(TAGS)
+    assert parser.attributes <= {"colspan"}
+    assert "<img src=x onerror=alert(1)>" in parser.text
+    for char in "\x1b\u202e\u200b":
+        assert char not in render_html(log)
+        assert char not in render_text(log)
+
+
+def test_static_form_has_every_text_and_cost_of_the_live_form() -> None:
+    fold = fold_of(a_log())
+    text = text_of(fold)
+    for row in fold.snapshot()["rows"]:
+        for seg in row["segs"]:
+            assert seg["text"] in text
+        for cost in row["costs"]:
+            assert cost["reuse"] in text
+            for part in cost["parts"]:
+                assert part in text
+    assert text.splitlines()[-1].startswith(
+        "Finished in 0.80 s · 20 of 31 prompt tokens reused, 65 % · 41 tok generated · tiny"
+    )
+
+
+def test_deterministic_form_has_no_times() -> None:
+    fold = fold_of(a_log(), times=False)
+    for form in (text_of(fold), html_of(fold)):
+        assert "0.38" not in form
+        assert "0.80" not in form
+        assert "Finished · 20 of 31" in form
+
+
+def test_branches_are_named() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("p", "1", "m"))
+    log.append(ev.StateOpened(2, "1"))
+    log.append(ev.RoleBegan(2, "assistant"))
+    log.append(ev.GenQueued(2, "r", "x", 1, 5))
+    assert "branch 1 / assistant:" in text_of(fold_of(log))
+    assert "<td>branch 1<br>assistant</td>" in html_of(fold_of(log))
