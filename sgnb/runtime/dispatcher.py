@@ -7,7 +7,6 @@ Host code runs here, on the driving thread, never on a backend's. No language se
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -125,7 +124,7 @@ class Pool:
         """Queue a run that can go on."""
         with self._changed:
             self._ready.append(driver)
-            if self._idle:
+            if len(self._ready) <= self._idle:
                 self._changed.notify()
                 return
             if self._threads >= self.size:
@@ -156,5 +155,5 @@ class Pool:
         return len(self._ready)
 
 
-pool = Pool(min(MAX_THREADS, 4 + (os.cpu_count() or 1)))
+pool = Pool(MAX_THREADS)
 """The one pool of the process."""

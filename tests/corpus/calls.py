@@ -1,6 +1,6 @@
 """Calls: programs, helpers, closures, methods, recursion, Python tools."""
 
-# ruff: noqa: E731 (the written forms themselves are what is tested)
+# ruff: noqa: C417, E731 (the written forms themselves are what is tested)
 
 import functools
 import json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,12 +29,20 @@ class Notes:
 
 
 CASES: list[Case] = []
+MODULES = ("straight", "control", "calls", "failures", "hosts")
 notes = Notes()
 
 
 def note(*values: object) -> None:
     """Host code with an effect that a test can see."""
     notes.lines.append(" ".join(map(str, values)))
+
+
+def load() -> list[Case]:
+    """Every program of the corpus."""
+    for module in MODULES:
+        importlib.import_module(f"corpus.{module}")
+    return CASES
 
 
 def case(*args: Any, script: Any = None, eager: str = "", **kwargs: Any) -> Callable[[Any], Any]:

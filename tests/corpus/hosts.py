@@ -1,6 +1,6 @@
 """What stays host code inside compiled programs, and what runs eagerly."""
 
-# ruff: noqa: F842 (the written forms themselves are what is tested)
+# ruff: noqa: C416, F842 (the written forms themselves are what is tested)
 
 import asyncio
 import contextlib

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-
 import pytest
-from corpus.case import CASES, Case, notes
+from corpus.case import Case, load, notes
 from corpus.cells import CELLS
 
 from sgnb.backends.mock import MockBackend
@@ -18,9 +16,7 @@ from sgnb.runtime.program import eager_execution
 from sgnb.runtime.run import run_cell
 from sgnb.runtime.state import State
 
-for module in ("straight", "control", "calls", "failures", "hosts"):
-    importlib.import_module(f"corpus.{module}")
-
+CASES = load()
 TIMEOUT = 20.0
 
 

@@ -12,6 +12,7 @@ import ast
 import builtins
 import copy
 import difflib
+import linecache
 import symtable
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def parse_cell(source: str, filename: str) -> CellSource:
 def _syntax_error(error: SyntaxError, filename: str) -> ProgramError:
     line = error.lineno or 1
     col = max(0, (error.offset or 1) - 1)
-    text = (error.text or "").rstrip("\n")
+    text = (error.text or linecache.getline(filename, line)).rstrip("\n")
     end = error.end_offset - 1 if error.end_offset and error.end_lineno == line else None
     message = (error.msg or "invalid syntax").rstrip(".")
     hint = ""
