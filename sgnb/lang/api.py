@@ -8,7 +8,7 @@ line that built it. Runtime classes (states, programs) do not belong here.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NoReturn
@@ -58,6 +58,11 @@ LATER_PARAMS: dict[str, Any] = {
 }
 """Legal names of later versions with the value that changes nothing; any other value is refused, never ignored."""
 GEN_NAMES = ("name", *GEN_PARAMS, *LATER_PARAMS)
+
+
+MAX_CHECKED = 512
+_checked: set[tuple[tuple[str, type, Any], ...]] = set()
+"""Arguments found right before: a ``gen`` in a loop is checked once."""
 
 
 class Expr:
@@ -277,12 +282,22 @@ def gen_params(given: Mapping[str, Any], place: Place) -> tuple[tuple[str, Any],
             raise ProgramTypeError(unknown_argument(key), hint=legal_arguments(), position=position_of(place))
         elif value is not None:
             out[GEN_PARAMS[key]] = _copied(key, value, place)
+    given_key = tuple((name, type(value), value) for name, value in out.items())
     try:
-        # min_new_tokens is checked against the run's max_new_tokens when the generation is recorded.
-        SamplingParams.make({k: v for k, v in out.items() if k != "min_new_tokens"})
+        if given_key not in _checked:
+            # min_new_tokens is checked against the run's max_new_tokens when the generation is recorded.
+            SamplingParams.make({k: v for k, v in out.items() if k != "min_new_tokens"})
+            if len(_checked) >= MAX_CHECKED:
+                _checked.clear()
+            _checked.add(given_key)
     except LimitError as error:
         error.position = position_of(place)
         raise
+    except TypeError:
+        refused = next(name for name, value in out.items() if not isinstance(value, Hashable))
+        raise ProgramTypeError(
+            f"{refused} cannot be a {type(out[refused]).__name__}.", position=position_of(place)
+        ) from None
     return tuple(out.items())
 
 

@@ -93,9 +93,18 @@ def source_position(filename: str, span: Span) -> SourcePosition:
     return SourcePosition(filename, span.line, col, max(end, col + 1), text, shown_as_cell(filename))
 
 
+_resolved: dict[tuple[int, int], tuple[CodeType, SourcePosition]] = {}
+
+
 def position_of(place: Place) -> SourcePosition:
-    """An instruction as errors show it."""
-    return source_position(place.code.co_filename, span_of(place))
+    """An instruction as errors show it. Kept, since a loop asks for the same one again."""
+    key = (id(place.code), place.lasti)
+    found = _resolved.get(key)
+    if found is None or found[0] is not place.code:
+        if len(_resolved) >= _MAX_CACHED:
+            _resolved.clear()
+        found = _resolved[key] = (place.code, source_position(place.code.co_filename, span_of(place)))
+    return found[1]
 
 
 def line_of(place: Place) -> int:

@@ -366,6 +366,9 @@ class Core:
         seconds = time.monotonic() - self.started_at
         self.append_event(RunFinished(self.status, seconds, self.error))
         self._wake()
+        self.on_wake = self.help_until = (
+            None  # the driver knows the root state: a state must not keep itself alive
+        )
         for callback in callbacks:
             callback()
 

@@ -143,6 +143,7 @@ class Pool:
                     return
                 driver = self._ready.popleft()
             driver.step()
+            del driver  # an idle thread must not keep the last run alive
 
     @property
     def threads(self) -> int:

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from sgnb.backends.base import Backend, TemplateInfo
 from sgnb.errors import Cancelled, LimitError, ProgramError, UnknownVariable
 from sgnb.lang import api, context
@@ -57,6 +59,7 @@ class State:
         self._turns: list[tuple[str, list[str | Slot]]] = []
         self._values: dict[str, Any] = {}
         self._gens = 0
+        self._made: dict[tuple[tuple[str, Any], ...], SamplingParams] = {}
         self._unnamed = 0
         self._refused = 0
         self.number = core.open_state(self)
@@ -149,16 +152,18 @@ class State:
         return name
 
     def _params(self, part: api.Gen, place: Place) -> SamplingParams:
-        values = {**self.defaults, **dict(part.params)}
         ordinal = self._gens
         self._gens += 1
-        try:
-            params = SamplingParams.make(values)
-            if params.seed is None and not params.greedy:
-                params = SamplingParams.make({**values, "seed": gen_seed(self.seed, self.path, ordinal)})
-        except LimitError as error:
-            error.position = error.position or position_of(place)
-            raise
+        params = self._made.get(part.params)
+        if params is None:
+            try:
+                params = SamplingParams.make({**self.defaults, **dict(part.params)})
+            except LimitError as error:
+                error.position = error.position or position_of(place)
+                raise
+            self._made[part.params] = params
+        if params.seed is None and not params.greedy:
+            params = msgspec.structs.replace(params, seed=gen_seed(self.seed, self.path, ordinal))
         return params
 
     # ------------------------------------------------------------ roles

@@ -314,12 +314,22 @@ def test_state_goes_on_in_a_later_cell(backend):
 
 
 def test_collected_state_releases_its_session(backend):
-    state = chat.run("?", backend=backend)
-    sid = state.sid
-    del state
+    """By reference count alone: no cycle keeps a state, whoever drove its run."""
     gc.collect()
-    backend.abort(["none"])  # wakes the thread
-    wait_until(lambda: sid in backend.released)
+    gc.disable()
+    try:
+        state = chat.run("?", backend=backend)
+        states = [state, *chat.run_batch([("a",), ("b",)], backend=backend)]
+        run = chat.run_async("?", backend=backend)
+        states.append(run.result(LONG))
+        sids = {state.sid for state in states}
+        for one in states:
+            one.sync()
+        del run, state, states, one
+        backend.abort(["none"])  # wakes the thread
+        wait_until(lambda: sids <= set(backend.released))
+    finally:
+        gc.enable()
 
 
 def test_closed_state_keeps_its_text(backend):
