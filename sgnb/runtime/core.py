@@ -8,10 +8,7 @@ dropped state is released at once. No frames and no generators here: those belon
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import os
-import secrets
 import threading
 import time
 import weakref
@@ -24,7 +21,7 @@ from sgnb.errors import Cancelled, SgnbError
 from sgnb.lang.block import GenOp, Op
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, optimize
-from sgnb.lang.position import internal, line_of, position_of
+from sgnb.lang.position import internal, position_of
 from sgnb.runtime.events import (
     Event,
     EventLog,
@@ -36,6 +33,7 @@ from sgnb.runtime.events import (
     RunStarted,
     StateFailed,
 )
+from sgnb.runtime.meta import as_sgnb, default_seed, meta_info
 from sgnb.runtime.variables import Failure, Slot
 
 if TYPE_CHECKING:
@@ -163,6 +161,9 @@ class Core:
                 self.backend.submit(lower(self.id, optimize(ops, self.passes)), self.on_events)
                 self.messages_sent += 1
             except SgnbError as error:
+                gens = [op for op in ops if type(op) is GenOp]
+                if len(gens) == 1 and gens[0].place is not None:
+                    error.position = error.position or position_of(gens[0].place)
                 self.fail_sessions({op.sid for op in ops}, error)
 
     def open_state(self, state: State) -> int:
@@ -418,41 +419,3 @@ class Core:
         with self.lock:
             self._roots += 1
             return f"0.{self._roots}"
-
-
-def gen_seed(seed: int, path: str, ordinal: int) -> int:
-    """The seed of a generation: of the run's seed, the state's path and the ordinal in that state, nothing else."""
-    digest = hashlib.blake2b(f"{seed}/{path}/{ordinal}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def default_seed() -> int:
-    """0 in the deterministic mode, else a new random one."""
-    return 0 if os.environ.get("SGNB_DETERMINISTIC") == "1" else secrets.randbits(62)
-
-
-def meta_info(
-    rid: str, finish: Mapping[str, object], meta: Mapping[str, object], logprobs: Sequence[Any]
-) -> dict[str, Any]:
-    """A generation's meta with SGLang's names; ``finish`` is our own word for why it ended."""
-    kind = finish.get("type")
-    reason: dict[str, object] = {"type": kind, "matched": finish.get("matched")}
-    if kind == "eos":
-        reason["type"] = "stop"
-    elif kind == "length":
-        reason = {"type": "length", "length": meta.get("completion_tokens", 0)}
-    out: dict[str, Any] = {**meta, "id": rid, "finish_reason": reason, "finish": kind}
-    if logprobs and "output_token_logprobs" not in out:
-        out["output_token_logprobs"] = [(logprob, token, None) for token, logprob, _ in logprobs]
-        out["output_top_logprobs"] = [list(top) for _, _, top in logprobs]
-    return out
-
-
-def as_sgnb(error: BaseException) -> SgnbError:
-    """The error as one of ours (an exception of the program keeps its words)."""
-    return error if isinstance(error, SgnbError) else SgnbError(f"{type(error).__name__}: {error}")
-
-
-def event_line(slot: Slot) -> int:
-    """The line a generation stands at, 0 when unknown."""
-    return 0 if slot.place is None else line_of(slot.place)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import LimitError, ProgramError
-from sgnb.lang.api import LATER_PARAMS
+from sgnb.lang.arguments import LATER_PARAMS
 from sgnb.lang.ir import Call, Graph, Host, HostCall, Scope
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core, current_core

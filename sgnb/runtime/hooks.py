@@ -18,7 +18,8 @@ from sgnb.lang.position import INTERNAL, internal
 from sgnb.runtime.core import MAX_CANCEL_THROWS, CancelRun, Core, current_core
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.program import hook_table, inline_frame, twin_of
-from sgnb.runtime.state import ScopeText, State, StateTurn, VarScope
+from sgnb.runtime.scopes import ScopeText, StateTurn, VarScope
+from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Pause
 from sgnb.runtime.variables import Slot
 

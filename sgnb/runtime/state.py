@@ -17,11 +17,13 @@ import msgspec
 
 from sgnb.backends.base import Backend, TemplateInfo
 from sgnb.errors import Cancelled, LimitError, ProgramError, UnknownVariable
-from sgnb.lang import api, context
+from sgnb.lang import api
 from sgnb.lang.block import GenOp, InitOp, MarkOp, TextOp
 from sgnb.lang.position import Place, internal, line_of, place_of, position_of, user_frame
-from sgnb.runtime.core import MAX_REFUSED, Core, current_core, event_line, gen_seed
+from sgnb.runtime.core import MAX_REFUSED, Core, current_core
 from sgnb.runtime.events import GenQueued, RoleBegan, RoleEnded, StateOpened, TextAppended
+from sgnb.runtime.meta import event_line, gen_seed
+from sgnb.runtime.scopes import ScopeText, StateTurn, VarScope, join_pieces
 from sgnb.runtime.variables import Failure, Lazy, Slot, resolved
 from sgnb.sampling_params import SamplingParams
 
@@ -302,12 +304,12 @@ class State:
 
     def text_so_far(self) -> str:
         """The text that is there now; never waits, never raises."""
-        return _join(self._pieces)
+        return join_pieces(self._pieces)
 
     def messages(self) -> list[dict[str, str]]:
         """The finished turns as ``{"role", "content"}``, generations waited for; raises the state's error."""
         self.settle()
-        return [{"role": role, "content": _join(pieces)} for role, pieces in self._turns]
+        return [{"role": role, "content": join_pieces(pieces)} for role, pieces in self._turns]
 
     def get_meta_info(self, name: str) -> dict[str, Any]:
         """A generation's meta (SGLang's names), waited for; empty for a variable that was not generated."""
@@ -445,73 +447,3 @@ class State:
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self._values))
         return f"<State {self.branch or 'root'}: {len(self.text_so_far())} characters, variables {names or 'none'}>"
-
-
-def _join(pieces: list[str | Slot]) -> str:
-    return "".join(piece.text if isinstance(piece, Slot) else piece for piece in pieces)
-
-
-class StateTurn:
-    """``with s.user():``; its exit always ends the turn."""
-
-    __slots__ = ("_done", "_role", "_state", "_token")
-
-    def __init__(self, state: State, role: str, *, done: bool) -> None:
-        self._state = state
-        self._role = role
-        self._done = done
-        self._token: Any = None
-
-    def __enter__(self) -> None:
-        place = place_of(user_frame())
-        if self._done:
-            raise ProgramError(
-                f"`with s.{self._role}(...)` takes no text in its brackets.",
-                hint="Put the text into the block.",
-                position=position_of(place),
-            )
-        self._state.open_role(self._role, place)
-        self._token = context.open_turn.set(None)
-
-    def __exit__(self, *_: object) -> None:
-        context.open_turn.reset(self._token)
-        self._state.close_role(self._role, place_of(user_frame()))
-
-
-class ScopeText:
-    """What ``var_scope`` bound: a stretch of the state's own text, or the error that ended it."""
-
-    __slots__ = ("_pieces", "failure")
-
-    def __init__(self, pieces: list[str | Slot], failure: Failure | None) -> None:
-        self._pieces = pieces
-        self.failure = failure
-
-    def open_slots(self) -> list[Slot]:
-        """What must be waited for."""
-        return [piece for piece in self._pieces if isinstance(piece, Slot) and not piece.settled]
-
-    def read(self) -> str:
-        """The text, waited for on this thread; raises the error that ended the scope."""
-        if self.failure is not None:
-            self.failure.throw()
-        return "".join(p.core.read(p) if isinstance(p, Slot) else p for p in self._pieces)
-
-
-class VarScope:
-    """``with s.var_scope("x"):``."""
-
-    __slots__ = ("_name", "_start", "_state")
-
-    def __init__(self, state: State, name: str) -> None:
-        self._state = state
-        self._name = name
-        self._start = 0
-
-    def __enter__(self) -> None:
-        self._start = len(self._state._pieces)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        state = self._state
-        failure = None if error is None else Failure(error)
-        state._values[self._name] = ScopeText(state._pieces[self._start :], failure)

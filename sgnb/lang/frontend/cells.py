@@ -20,7 +20,8 @@ from types import CodeType
 from typing import NoReturn
 
 from sgnb.errors import ProgramError, ProgramTypeError, SourcePosition
-from sgnb.lang.api import DSL_NAMES, GEN_NAMES, LATER_PARAMS, legal_arguments, unknown_argument
+from sgnb.lang.api import DSL_NAMES
+from sgnb.lang.arguments import GEN_NAMES, LATER_PARAMS, legal_arguments, unknown_argument
 from sgnb.lang.frontend.factory import compile_in_factory, imported_names, renamed
 from sgnb.lang.frontend.graph import span_of_node
 from sgnb.lang.frontend.rewrite import HOOKS, Rewriter

@@ -1,0 +1,54 @@
+"""Small facts about generations: seeds, meta with SGLang's names, lines.
+
+Notebook process; used by ``runtime.core`` and ``runtime.state``. Pure functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sgnb.errors import SgnbError
+from sgnb.lang.position import line_of
+from sgnb.runtime.variables import Slot
+
+
+def gen_seed(seed: int, path: str, ordinal: int) -> int:
+    """The seed of a generation: of the run's seed, the state's path and the ordinal in that state, nothing else."""
+    digest = hashlib.blake2b(f"{seed}/{path}/{ordinal}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def default_seed() -> int:
+    """0 in the deterministic mode, else a new random one."""
+    return 0 if os.environ.get("SGNB_DETERMINISTIC") == "1" else secrets.randbits(62)
+
+
+def meta_info(
+    rid: str, finish: Mapping[str, object], meta: Mapping[str, object], logprobs: Sequence[Any]
+) -> dict[str, Any]:
+    """A generation's meta with SGLang's names; ``finish`` is our own word for why it ended."""
+    kind = finish.get("type")
+    reason: dict[str, object] = {"type": kind, "matched": finish.get("matched")}
+    if kind == "eos":
+        reason["type"] = "stop"
+    elif kind == "length":
+        reason = {"type": "length", "length": meta.get("completion_tokens", 0)}
+    out: dict[str, Any] = {**meta, "id": rid, "finish_reason": reason, "finish": kind}
+    if logprobs and "output_token_logprobs" not in out:
+        out["output_token_logprobs"] = [(logprob, token, None) for token, logprob, _ in logprobs]
+        out["output_top_logprobs"] = [list(top) for _, _, top in logprobs]
+    return out
+
+
+def as_sgnb(error: BaseException) -> SgnbError:
+    """The error as one of ours (an exception of the program keeps its words)."""
+    return error if isinstance(error, SgnbError) else SgnbError(f"{type(error).__name__}: {error}")
+
+
+def event_line(slot: Slot) -> int:
+    """The line a generation stands at, 0 when unknown."""
+    return 0 if slot.place is None else line_of(slot.place)
