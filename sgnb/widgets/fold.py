@@ -17,6 +17,7 @@ from sgnb.config import MAX_SHOWN_CHARS
 from sgnb.errors import SgnbError
 from sgnb.runtime import events as ev
 from sgnb.widgets import words
+from sgnb.widgets.pending import steps_after
 
 RATE_WINDOW = 1.0
 """Seconds over which the live token rate is taken."""
@@ -71,8 +72,8 @@ class Cost:
 
 @dataclass(slots=True)
 class Row:
-    """One turn, one stretch outside of turns, a note or a step to come. ``state`` in ok, failed, pending, skipped;
-    ``kind`` in turn, note, error.
+    """One turn, one stretch outside of turns, a note or an error. ``state`` in ok, failed; ``kind`` in turn, note,
+    error.
     """
 
     role: str = ""
@@ -108,6 +109,9 @@ class ProgramFold:
         self._dirty: set[int] = set()
         self._index: dict[int, int] = {}
         self._shown_errors: set[str] = set()
+        self._line = 0
+        self._pending: tuple[int, list[dict[str, str]]] = (-1, [])
+        self._sent_pending: list[dict[str, str]] = []
         self.version = 0
         self._sent_version = -1
 
@@ -218,8 +222,6 @@ class ProgramFold:
         if event.error is not None and event.status == "failed":
             self._fail(None, event.error, again=False)
         for row in self.rows:
-            if row.state == "pending":
-                row.state = "skipped"
             for cost in row.costs:
                 if cost.state in ("queued", "running"):
                     cost.state, cost.reason = "done", {"type": "abort"}
@@ -244,6 +246,7 @@ class ProgramFold:
         row.segments.append(Segment(False, parts=[words.visible(text)]))
 
     def _row_of(self, state: int, line: int) -> Row:
+        self._line = max(self._line, line)
         row = self._open.get(state)
         if row is None:
             row = Row(self._role.get(state, ""), self._branch.get(state, ""), line)
@@ -331,6 +334,14 @@ class ProgramFold:
             out.append([words.duration(self.finished.seconds) + (":" if split else ""), split])
         return out
 
+    def pending(self) -> list[dict[str, str]]:
+        """Steps of the program that have not begun; none once the run has finished (others are ``not run``)."""
+        if self.started is None or self.started.graph is None or self.status == "finished":
+            return []
+        if self._pending[0] != self._line:
+            self._pending = (self._line, steps_after(self.started.graph, self._line))
+        return self._pending[1]
+
     def head(self) -> dict[str, Any]:
         """The header as plain data."""
         return {
@@ -357,7 +368,14 @@ class ProgramFold:
             rows.append(data)
         self._dirty.clear()
         self._sent_version = self.version
-        return {"k": "snapshot", "seq": self.version, "head": self.head(), "rows": rows}
+        self._sent_pending = self.pending()
+        return {
+            "k": "snapshot",
+            "seq": self.version,
+            "head": self.head(),
+            "rows": rows,
+            "pending": self._sent_pending,
+        }
 
     def delta(self) -> dict[str, Any]:
         """What changed since the last ``snapshot`` or ``delta``, all of it; ``from`` names the version it applies to."""
@@ -371,7 +389,7 @@ class ProgramFold:
                     segment.sent = len(segment.parts)
         base, self._sent_version = self._sent_version, self.version
         self._dirty.clear()
-        return {
+        out = {
             "k": "delta",
             "from": base,
             "seq": self.version,
@@ -379,6 +397,9 @@ class ProgramFold:
             "rows": rows,
             "text": texts,
         }
+        if self.pending() != self._sent_pending:
+            out["pending"] = self._sent_pending = self.pending()
+        return out
 
     def _row_data(self, row: Row) -> dict[str, Any]:
         stopped = self.status == "stopped"

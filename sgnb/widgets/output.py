@@ -268,7 +268,7 @@ def _forget(key: str) -> None:
     with _kept_lock:
         previous = _kept.pop(key, None)
     if previous is not None:
-        previous.retire(visible=False)
+        previous.retire(visible=False, now=True)
 
 
 def live_views() -> int:

@@ -17,6 +17,8 @@ from typing import Protocol
 
 MESSAGES_PER_SECOND = 30
 INTERVAL = 1.0 / MESSAGES_PER_SECOND
+MAX_DEBT = 0.5
+"""Seconds at most that urgent messages hold up the others."""
 LINGER = 2.0
 """Seconds the thread stays after its last source left."""
 
@@ -85,7 +87,10 @@ class Publisher:
     def send_now(self, send: Callable[[], None]) -> None:
         """Send one message at once on the caller's thread (an end of a cell), counted in the budget."""
         with self._changed:
-            self._next = max(time.monotonic(), self._next) + INTERVAL
+            now = (
+                time.monotonic()
+            )  # bounded: many cells one after another must not silence the others for long
+            self._next = min(max(now, self._next) + INTERVAL, now + MAX_DEBT)
         send()
 
     def stop(self) -> None:

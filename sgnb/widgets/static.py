@@ -45,6 +45,9 @@ def html_of(fold: ProgramFold) -> str:
             f"<b>{html.escape(name)}</b> {html.escape(line)}" for name, line in _costs(fold, row)
         )
         out.append(f"<tr><td>{role}</td><td>{_html_text(row)}</td><td>{cost}</td></tr>")
+    for step in skipped(fold):
+        cells = (html.escape(step["role"]), _break(step["text"]), html.escape(step["note"]))
+        out.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
     out.append(f'<tr><td colspan="3">{html.escape(last_line(fold))}</td></tr>')
     return "\n".join([*out, "</table>"])
 
@@ -59,7 +62,17 @@ def text_of(fold: ProgramFold) -> str:
         out += [f"    {line}" for line in body.split("\n")] if body else []
         out += [f"    {line}" for line in (*row.error, *_hidden(row))]
         out += [f"    [{name}: {line}]" for name, line in _costs(fold, row)]
+    for step in skipped(fold):
+        out.append(f"{step['role'] or 'text'}:")
+        out += [f"    {line}" for line in (*step["text"].splitlines(), f"[{step['note']}]")]
     return "\n".join([*out, last_line(fold)])
+
+
+def skipped(fold: ProgramFold) -> list[dict[str, str]]:
+    """The steps a stopped or failed run did not reach, each noted ``not run``."""
+    if fold.finished is None or fold.status == "finished":
+        return []
+    return [{**step, "note": "not run"} for step in fold.pending()]
 
 
 def last_line(fold: ProgramFold) -> str:
@@ -90,7 +103,7 @@ def _role_words(row: Row) -> list[str]:
 
 def _html_text(row: Row) -> str:
     body = "".join(_break(_shown(segment)) for segment in row.segments)
-    lines = [html.escape(line) for line in _hidden(row)] + (["not run"] if row.state == "skipped" else [])
+    lines = [html.escape(line) for line in _hidden(row)]
     error = f"<pre>{html.escape(chr(10).join(row.error))}</pre>" if row.error else ""
     return "<br>".join(filter(None, [body, *lines])) + error
 

@@ -60,6 +60,7 @@ def apply(doc: dict, delta: dict) -> None:
     for index, number, text in delta["text"]:
         doc["rows"][index]["segs"][number]["text"] += text
     doc["seq"] = delta["seq"]
+    doc["pending"] = delta.get("pending", doc["pending"])
 
 
 def test_rows_are_turns_with_prompt_and_model_text() -> None:
@@ -238,3 +239,40 @@ def test_branches_are_named() -> None:
     log.append(ev.GenQueued(2, "r", "x", 1, 5))
     assert "branch 1 / assistant:" in text_of(fold_of(log))
     assert "<td>branch 1<br>assistant</td>" in html_of(fold_of(log))
+
+
+def test_steps_to_come_are_read_off_the_graph() -> None:
+    import ast
+
+    from sgnb.lang.frontend.graph import parse_program
+
+    source = (
+        's += user(f"Hi {who}")\n'
+        's += assistant(gen("a", max_tokens=64))\n'
+        "n = len(notes)\n"
+        "for x in notes:\n"
+        '    s += user("Next " + x)\n'
+        's += assistant(gen("verdict", max_tokens=9) + "." )\n'
+    )
+    graph = parse_program(ast.parse(source), filename="cell", name="[1]")
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[1]", "1", "m", graph))
+    log.append(ev.StateOpened(1, ""))
+    fold = fold_of(log)
+    texts = [(step["role"], step["text"], step["note"]) for step in fold.pending()]
+    assert texts[0] == ("user", "Hi {who}", "")
+    assert texts[1] == ("assistant", "", "a · not started · ≤\u200964 tok")
+    assert texts[-1] == ("assistant", ".", "verdict · not started · ≤\u20099 tok")
+    assert any("runs in Python" in note for _, _, note in texts)
+    doc = fold.snapshot()
+    log.append(ev.RoleBegan(1, "user"))
+    log.append(ev.TextAppended(1, "Hi Ada", 1))
+    log.append(ev.RoleEnded(1, "user"))
+    log.append(ev.GenQueued(1, "r", "a", 2, 64))
+    fold.feed(log.since(fold.next_seq))
+    apply(doc, fold.delta())
+    assert doc["pending"] == fold.pending()
+    assert "a · not started" not in str(doc["pending"])
+    log.append(ev.RunFinished("stopped", 1.0))
+    assert text_of(fold_of(log)).count("[not run]") == len(fold.pending())
+    assert render_html(log).count("not run") == len(fold.pending())

@@ -47,7 +47,12 @@ function nameOf(char) {
 
 /** A document from a snapshot message. */
 export function fromSnapshot(snapshot) {
-  return { seq: snapshot.seq ?? -1, head: snapshot.head ?? {}, rows: snapshot.rows ?? [] };
+  return {
+    seq: snapshot.seq ?? -1,
+    head: snapshot.head ?? {},
+    rows: snapshot.rows ?? [],
+    pending: snapshot.pending ?? [],
+  };
 }
 
 /**
@@ -72,6 +77,7 @@ export function applyDelta(doc, delta) {
   }
   doc.seq = delta.seq;
   doc.head = delta.head;
+  if (delta.pending) doc.pending = delta.pending;
   return [...changed];
 }
 
@@ -249,6 +255,8 @@ export class ProgramView {
     this.header.append(this.glyph, this.word, this.time, this.facts, el("span", "sgnb-space"), this.noStop, this.stop);
     this.summary = el("div", "sgnb-summary");
     this.list = el("div", "sgnb-rows");
+    this.pending = el("div", "sgnb-pending");
+    this.list.append(this.pending);
     this.list.tabIndex = 0; // it scrolls: the keyboard must reach it
     this.list.setAttribute("role", "group");
     this.list.setAttribute("aria-label", "Program");
@@ -281,15 +289,38 @@ export class ProgramView {
       while (this.rows.length <= index) {
         const row = new RowView();
         this.rows.push(row);
-        this.list.append(row.el);
+        this.list.insertBefore(row.el, this.pending);
       }
       if (doc.rows[index]) this.rows[index].update(doc.rows[index]);
     }
     while (this.rows.length > doc.rows.length) this.rows.pop().el.remove();
+    this.drawPending();
     this.drawHead();
     for (const index of touched) if (this.rows[index]?.row) this.rows[index].fold();
     if (this.pinned && isRunning(doc.head)) this.list.scrollTop = this.list.scrollHeight;
     this.root.dataset.seq = String(doc.seq);
+  }
+
+  /** What is still to come, or what was not run. */
+  drawPending() {
+    const steps = this.doc.pending ?? [];
+    const ended = !isRunning(this.doc.head);
+    const key = JSON.stringify([steps, ended]);
+    if (key === this.pendingKey) return;
+    this.pendingKey = key;
+    this.pending.textContent = "";
+    for (const step of steps) {
+      const row = el("div", "sgnb-row");
+      row.dataset.state = "pending";
+      const text = el("div", "sgnb-text");
+      const note = ended ? "not run" : step.note;
+      if (step.text) text.append(el("span", "sgnb-prompt", step.text));
+      if (note) text.append(el("span", "sgnb-note", note));
+      const body = el("div", "sgnb-body");
+      body.append(text);
+      row.append(el("div", "sgnb-gutter", step.role), body);
+      this.pending.append(row);
+    }
   }
 
   drawHead() {
