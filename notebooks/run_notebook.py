@@ -32,7 +32,10 @@ def main(path: Path) -> int:
     """Run ``path``; returns the exit status."""
     notebook = nbformat.read(path, as_version=4)
     client = NotebookClient(
-        notebook, timeout=CELL_SECONDS, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        notebook,
+        timeout=CELL_SECONDS,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
     )
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):

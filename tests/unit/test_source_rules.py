@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -27,13 +28,11 @@ UNSAFE = {
     "a TCP address": re.compile(r"tcp://"),
     "a shell": re.compile(r"shell=True|os\.system\("),
 }
-# Compiled programs are the product: their code objects come from the user's own cell.
-ALLOWED = {
-    ("eval or exec of text", "sgnb/lang/frontend"),
-    ("eval or exec of text", "sgnb/runtime/program.py"),
-}
+# A program is made of the user's own cell or function and runs in the user's own kernel.
+ALLOWED = {("eval or exec of text", place) for place in ("sgnb/lang/frontend/", "sgnb/runtime/")}
 
 
+@functools.cache
 def files(*folders: str) -> list[Path]:
     """The project's own text files below ``folders``: what git tracks, or would."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *folders]
@@ -42,6 +41,7 @@ def files(*folders: str) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
+@functools.cache
 def code_of(path: Path) -> str:
     """The file without comments and, in Python, without docstrings: those may speak of what is forbidden."""
     text = path.read_text(encoding="utf-8")
