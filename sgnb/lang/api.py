@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from sgnb.errors import ProgramError, ProgramTypeError
 from sgnb.lang import context
+from sgnb.lang.arguments import GEN_PARAMS as GEN_PARAMS
 from sgnb.lang.arguments import gen_params
 from sgnb.lang.instruction_after import use_of_call
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame

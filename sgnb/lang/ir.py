@@ -2,37 +2,36 @@
 
 Notebook process; made by ``lang.frontend.graph``, shown and checked, never executed. Frozen nodes, source spans, a stable
 text form, and the graph as plain data for the view. Opaque Python is a ``Host`` node: the graph never guesses.
+(msgspec structs: the kernel imports this file at ``%load_ext``, and dataclasses take longer to make.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from sgnb.lang.position import Span
 
 # ---------------------------------------------------------------- parts of an append
 
 
-@dataclass(frozen=True, slots=True)
-class TextPart:
+class TextPart(msgspec.Struct, frozen=True):
     """Constant text."""
 
     span: Span
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class HolePart:
+class HolePart(msgspec.Struct, frozen=True):
     """Text known only when it runs; ``source`` is the expression."""
 
     span: Span
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class GenPart:
+class GenPart(msgspec.Struct, frozen=True):
     """A generation; ``name`` is None when it is not a constant (or has none)."""
 
     span: Span
@@ -40,16 +39,14 @@ class GenPart:
     params: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class BeginPart:
+class BeginPart(msgspec.Struct, frozen=True):
     """Begin of a turn."""
 
     span: Span
     role: str
 
 
-@dataclass(frozen=True, slots=True)
-class EndPart:
+class EndPart(msgspec.Struct, frozen=True):
     """End of a turn."""
 
     span: Span
@@ -61,8 +58,7 @@ Part = TextPart | HolePart | GenPart | BeginPart | EndPart
 # ---------------------------------------------------------------- nodes
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """Parts are appended to a state."""
 
     span: Span
@@ -70,8 +66,7 @@ class Append:
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
+class Read(msgspec.Struct, frozen=True):
     """A variable, the text, or the messages of a state are read: the run may wait here."""
 
     span: Span
@@ -79,8 +74,7 @@ class Read:
     what: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A program or helper that gets the state: ``inline`` on it, or with its ``own``."""
 
     span: Span
@@ -88,32 +82,28 @@ class Call:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class HostCall:
+class HostCall(msgspec.Struct, frozen=True):
     """A call of Python code; what was recorded is sent before it."""
 
     span: Span
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(msgspec.Struct, frozen=True):
     """A statement that is opaque to the graph; it may do anything Python can."""
 
     span: Span
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+class Return(msgspec.Struct, frozen=True):
     """The body ends."""
 
     span: Span
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(msgspec.Struct, frozen=True):
     """A ``for``, ``while`` or comprehension."""
 
     span: Span
@@ -121,8 +111,7 @@ class Loop:
     body: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class If:
+class If(msgspec.Struct, frozen=True):
     """A branch (``match`` cases are nested ones)."""
 
     span: Span
@@ -131,8 +120,7 @@ class If:
     orelse: tuple[Node, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Try:
+class Try(msgspec.Struct, frozen=True):
     """A ``try``."""
 
     span: Span
@@ -141,8 +129,7 @@ class Try:
     final: tuple[Node, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(msgspec.Struct, frozen=True):
     """A ``with``: a role, a ``var_scope``, or foreign."""
 
     span: Span
@@ -153,8 +140,7 @@ class Scope:
 Node = Append | Read | Call | HostCall | Host | Return | Loop | If | Try | Scope
 
 
-@dataclass(frozen=True, slots=True)
-class Graph:
+class Graph(msgspec.Struct, frozen=True):
     """A program. ``state`` is the name of its state parameter (``s`` in a cell)."""
 
     name: str
@@ -162,7 +148,7 @@ class Graph:
     state: str
     params: tuple[str, ...]
     nodes: tuple[Node, ...]
-    span: Span = field(default=Span(1, 0, 1, 1))
+    span: Span = Span(1, 0, 1, 1)
 
     def walk(self) -> Iterator[Node]:
         """Every node, outer before inner, in source order."""
