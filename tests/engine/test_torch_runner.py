@@ -338,18 +338,23 @@ def test_thread_count_follows_the_faster_one(monkeypatch):
     monkeypatch.setattr("sgnb.engine.model_executor.threads.time.monotonic", lambda: clock[0])
 
     def run(chooser, cost, steps):
+        """Mean count of the last 20 steps; a step of two threads costs ``cost[2]`` seconds."""
+        used = []
         for _ in range(steps):
             chooser.before_step(1)
-            clock[0] += 0.01
+            clock[0] += cost[chooser.current]
             chooser.after_step(cost[chooser.current])
             used.append(chooser.current)
         return sum(used[-20:]) / 20
 
-    used = []
     chooser = ThreadChooser(None, fixed=False)
-    assert run(chooser, {1: 0.02, 2: 0.01}, 200) > 1.9
-    assert run(chooser, {1: 0.02, 2: 0.3}, 30) < 1.1  # another process took a core
-    assert run(chooser, {1: 0.02, 2: 0.01}, 400) > 1.9  # and gave it back
+    idle, busy = {1: 0.02, 2: 0.01}, {1: 0.02, 2: 0.3}
+    assert run(chooser, idle, 200) > 1.9
+    assert run(chooser, busy, 40) < 1.1  # another process took a core
+    before = clock[0]
+    run(chooser, busy, 1000)
+    assert clock[0] - before < 1000 * 0.02 * 1.1  # trying costs little
+    assert run(chooser, idle, 1000) > 1.9  # and gave it back
     chooser.before_step(512)
     assert chooser.current == 2
     for pinned in (ThreadChooser(1, fixed=False), ThreadChooser(None, fixed=True)):

@@ -8,6 +8,7 @@ can sit inline, in a thread or in another process. No torch in this module: the 
 from __future__ import annotations
 
 import importlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,9 @@ class BaseRunner(ABC):
 def create_runner(args: EngineArgs, model: ModelPath, progress: Progress) -> BaseRunner:
     """Load ``model`` behind the runner that ``args`` names. Raises EngineStartError or ModelFileError."""
     module, name = _RUNNERS[args.runner]
+    # libgomp reads this when torch is loaded. Its default spins for milliseconds at every barrier, which on a machine
+    # with other work takes the core from the very thread that is waited for.
+    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
     try:
         factory = getattr(importlib.import_module(module), name)
     except ImportError as error:

@@ -65,7 +65,7 @@ class TorchRunner(BaseRunner):
         dtype, self.notice = choose_dtype(args, device)
         # fp32 is the mode that is compared with others: there no row may depend on its neighbours
         name, self._backend = make_backend(args.attention_backend, fixed=dtype == torch.float32)
-        self._threads = ThreadChooser(args.threads, fixed=args.deterministic or device.type != "cpu")
+        torch.set_num_threads(1)  # loading is bound by memory; more threads only suffer from other work
         with torch.inference_mode():
             with open_weights(model, progress) as weights:
                 config = weights.config
@@ -79,6 +79,7 @@ class TorchRunner(BaseRunner):
             )
             self._reqs = ReqToTokenPool(args.max_running_requests, self.context_length)
             progress("kv", slots, slots)
+        self._threads = ThreadChooser(args.threads, fixed=args.deterministic or device.type != "cpu")
         self.notice = "; ".join(filter(None, (self.notice, small)))
         self.vocab_size = config.vocab_size
         self.max_total_tokens = slots
