@@ -53,8 +53,9 @@ def _rows(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def _append_rows(node: ir.Append) -> Iterator[tuple[int, dict[str, str]]]:
-    """One row a turn of the append."""
-    role, text, gens = "", "", []
+    """One row a turn of the append; generations stand in it by name."""
+    line = node.span.line
+    role, text, notes = "", "", []
     for part in node.parts:
         if isinstance(part, ir.BeginPart):
             role = part.role
@@ -63,20 +64,18 @@ def _append_rows(node: ir.Append) -> Iterator[tuple[int, dict[str, str]]]:
         elif isinstance(part, ir.HolePart):
             text += "{" + part.source + "}"
         elif isinstance(part, ir.GenPart):
-            gens.append(_gen_words(part))
+            text += part.name or "gen"
+            notes += [note for note in ("not started", _limit(part)) if note and note not in notes]
         elif isinstance(part, ir.EndPart):
-            yield node.span.line, _row(role, text, words.DOT.join(gens))
-            role, text, gens = "", "", []
-    if text or gens:
-        yield node.span.line, _row(role, text, words.DOT.join(gens))
+            yield line, _row(role, text, words.DOT.join(notes))
+            role, text, notes = "", "", []
+    if text:
+        yield line, _row(role, text, words.DOT.join(notes))
 
 
-def _gen_words(part: ir.GenPart) -> str:
-    limit = dict(part.params).get("max_tokens")
-    out = [part.name or "gen", "not started"]
-    if limit and limit.isdecimal():
-        out.append(f"≤{words.THIN}{words.count(int(limit))} tok")
-    return words.visible(words.DOT.join(out))
+def _limit(part: ir.GenPart) -> str:
+    limit = dict(part.params).get("max_tokens", "")
+    return f"≤{words.THIN}{words.count(int(limit))} tok" if limit.isdecimal() else ""
 
 
 def _first_line(source: str) -> str:

@@ -261,8 +261,8 @@ def test_steps_to_come_are_read_off_the_graph() -> None:
     fold = fold_of(log)
     texts = [(step["role"], step["text"], step["note"]) for step in fold.pending()]
     assert texts[0] == ("user", "Hi {who}", "")
-    assert texts[1] == ("assistant", "", "a · not started · ≤\u200964 tok")
-    assert texts[-1] == ("assistant", ".", "verdict · not started · ≤\u20099 tok")
+    assert texts[1] == ("assistant", "a", "not started · ≤\u200964 tok")
+    assert texts[-1] == ("assistant", "verdict.", "not started · ≤\u20099 tok")
     assert any("runs in Python" in note for _, _, note in texts)
     doc = fold.snapshot()
     log.append(ev.RoleBegan(1, "user"))
@@ -272,7 +272,7 @@ def test_steps_to_come_are_read_off_the_graph() -> None:
     fold.feed(log.since(fold.next_seq))
     apply(doc, fold.delta())
     assert doc["pending"] == fold.pending()
-    assert "a · not started" not in str(doc["pending"])
+    assert "a" not in [step["text"] for step in doc["pending"]]
     log.append(ev.RunFinished("stopped", 1.0))
     assert text_of(fold_of(log)).count("[not run]") == len(fold.pending())
     assert render_html(log).count("not run") == len(fold.pending())
