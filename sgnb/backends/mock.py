@@ -28,7 +28,7 @@ from sgnb.backends.base import (
     TokenInfo,
 )
 from sgnb.errors import EngineDied, RequestError
-from sgnb.lang.instruction import Block, Decode, Extend, Init, TextPart
+from sgnb.lang.instruction import Block, Decode, Extend, TextPart
 from sgnb.lang.instruction import Instruction as Op
 
 CHATML = TemplateInfo(
@@ -326,4 +326,4 @@ def cut(text: str, op: Decode) -> tuple[str, dict[str, object]]:
     return text, {"type": "eos", "matched": 0}
 
 
-__all__ = ["CHATML", "HANG", "Init", "MockBackend", "cut", "tokens_of"]
+__all__ = ["CHATML", "HANG", "MockBackend", "cut", "tokens_of"]

@@ -82,7 +82,9 @@ def test_mistake_found_when_it_runs_has_its_place(text):
     error = caught.value
     assert message in error.message and hint in error.hint, str(error)
     line = 3 if "user_begin" in text else 2
-    assert (error.position.line, error.position.col) == (line, col)
+    assert error.position.line == line
+    # Python 3.12 counts inside f-strings, 3.13 places the entry of a manager at the manager.
+    assert error.position.col in {col, {"s += f": 7, "with s": 5}.get(text[:6], col)}
     assert run.status == "failed"
     backend.shutdown()
 

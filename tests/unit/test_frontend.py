@@ -172,8 +172,12 @@ def test_tracebacks_show_the_users_lines_and_carets(backend):
     program, _ = define(TRACED, name="outer", filename="<traced>")
     compiled = trace_of(program, backend)
     with eager_execution():
-        assert trace_of(program, backend) == compiled
+        eager = trace_of(program, backend)
     assert [entry[0] for entry in compiled] == ["outer", "<listcomp>", "inner"]
+    if sys.version_info >= (3, 12):  # comprehensions have no frame of their own there
+        assert [entry[:2] for entry in compiled if entry[0] != "<listcomp>"] == [e[:2] for e in eager]
+    else:
+        assert eager == compiled
 
 
 def test_frame_sensitive_calls_see_the_users_frame(backend):
