@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-
 BURST_SECONDS = 0.5
 
 
