@@ -2,40 +2,47 @@
 
     import sgnb as sgl
 
-Public names only; imports neither torch nor transformers nor xgrammar.
+Public names only, each imported at its first use: the engine's processes pass here too on their way to ``sgnb.engine``,
+and must neither pay for the notebook's side nor hold it. Imports neither torch nor transformers nor xgrammar.
 """
 
-from sgnb.backends.base import Backend, get_default_backend, set_default_backend
-from sgnb.backends.engine import Engine, attach, engines, launch
-from sgnb.errors import (
-    AuthFailed,
-    Cancelled,
-    EngineDied,
-    EngineError,
-    EngineStartError,
-    LimitError,
-    ModelFileError,
-    NoEngine,
-    ProgramError,
-    RequestError,
-    SgnbError,
-)
-from sgnb.lang.api import (
-    assistant,
-    assistant_begin,
-    assistant_end,
-    gen,
-    system,
-    system_begin,
-    system_end,
-    text,
-    user,
-    user_begin,
-    user_end,
-)
-from sgnb.runtime.function import SglFunction, function
-from sgnb.runtime.run import Run
-from sgnb.runtime.state import State
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sgnb.backends.base import Backend, get_default_backend, set_default_backend
+    from sgnb.backends.engine import Engine, attach, engines, launch
+    from sgnb.errors import (
+        AuthFailed,
+        Cancelled,
+        EngineDied,
+        EngineError,
+        EngineStartError,
+        LimitError,
+        ModelFileError,
+        NoEngine,
+        ProgramError,
+        RequestError,
+        SgnbError,
+    )
+    from sgnb.lang.api import (
+        assistant,
+        assistant_begin,
+        assistant_end,
+        gen,
+        system,
+        system_begin,
+        system_end,
+        text,
+        user,
+        user_begin,
+        user_end,
+    )
+    from sgnb.runtime.function import SglFunction, function
+    from sgnb.runtime.run import Run
+    from sgnb.runtime.state import State
 
 __version__ = "0.1.0"
 
@@ -75,6 +82,67 @@ __all__ = [
     "user_begin",
     "user_end",
 ]
+
+_HOMES = {
+    "sgnb.backends.base": (
+        "Backend",
+        "get_default_backend",
+        "set_default_backend",
+    ),
+    "sgnb.backends.engine": (
+        "Engine",
+        "attach",
+        "engines",
+        "launch",
+    ),
+    "sgnb.errors": (
+        "AuthFailed",
+        "Cancelled",
+        "EngineDied",
+        "EngineError",
+        "EngineStartError",
+        "LimitError",
+        "ModelFileError",
+        "NoEngine",
+        "ProgramError",
+        "RequestError",
+        "SgnbError",
+    ),
+    "sgnb.lang.api": (
+        "assistant",
+        "assistant_begin",
+        "assistant_end",
+        "gen",
+        "system",
+        "system_begin",
+        "system_end",
+        "text",
+        "user",
+        "user_begin",
+        "user_end",
+    ),
+    "sgnb.runtime.function": (
+        "SglFunction",
+        "function",
+    ),
+    "sgnb.runtime.run": ("Run",),
+    "sgnb.runtime.state": ("State",),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home at its first use."""
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, imported or not."""
+    return sorted({*globals(), *__all__})
 
 
 def load_ipython_extension(ipython: object) -> None:

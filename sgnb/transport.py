@@ -325,8 +325,11 @@ class Wakeup:
         """The descriptor to poll."""
         return self._read
 
+    def __del__(self) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Close both ends."""
+        """Close both ends; only when no other thread may ``set`` any more (descriptors are used again)."""
         read, write, self._read, self._write = self._read, self._write, -1, -1
         for fd in (read, write):
             if fd >= 0:

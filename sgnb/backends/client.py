@@ -88,6 +88,9 @@ class EngineClient:
         self._changed = threading.Condition()
         self.closing = False
         self._thread = threading.Thread(target=self._run, name="sgnb-io", daemon=True)
+
+    def start(self) -> None:
+        """Start the I/O thread. Separate, so that ``on_change`` finds its owner complete."""
         self._thread.start()
 
     # ------------------------------------------------------------ any thread

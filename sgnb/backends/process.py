@@ -173,7 +173,13 @@ def prepare(args: EngineArgs) -> RunFolder:
                         hint=f"Use it with %sgl attach {args.name}, or launch with another name.",
                     ) from None
                 continue
-            return _fill(path, msgspec.structs.replace(args, name=name))
+            try:
+                return _fill(path, msgspec.structs.replace(args, name=name))
+            except OSError as error:
+                shutil.rmtree(path, ignore_errors=True)
+                raise EngineStartError(
+                    f"the engine's folder {path} could not be filled: {error}", hint="Is the disk full?"
+                ) from None
     raise EngineStartError(f"{root} holds {_NAMES} engines or foreign files of that name")
 
 
@@ -294,14 +300,19 @@ class _Spawner:
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
 
-    def call(self, job: Callable[[], Any]) -> Any:
-        """Run ``job`` on the thread; its result, or its exception."""
+    def post(self, job: Callable[[], Any]) -> queue.SimpleQueue[Any]:
+        """Run ``job`` on the thread, after those posted before; where its result will be."""
         with self._guard:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="sgnb-spawner", daemon=True)
                 self._thread.start()
         answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._jobs.put((job, answer))
+        return answer
+
+    def call(self, job: Callable[[], Any]) -> Any:
+        """Run ``job`` on the thread; its result, or its exception."""
+        answer = self.post(job)
         result = answer.get(timeout=30)
         if isinstance(result, BaseException):
             raise result
@@ -334,19 +345,25 @@ class EngineProcess:
         self.folder = folder
         self.path = folder.path
         self.start_time = 0
-        self._popen: subprocess.Popen[bytes] = _spawner.call(self._spawn)
+        self._popen: subprocess.Popen[bytes] | None = None
+        try:
+            _spawner.call(self._spawn)
+        except BaseException:  # an interrupt: the spawner may be about to start it all the same
+            _spawner.post(lambda: self.end(0.0))
+            raise
 
     @property
     def pid(self) -> int:
         """Of the tokenizer process."""
-        return self._popen.pid
+        return self._popen.pid if self._popen else 0
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
+    def _spawn(self) -> None:
         command = [sys.executable, "-X", "faulthandler", "-m", "sgnb.engine", "--folder", str(self.path)]
+        command += ["--parent", str(os.getpid())]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         log = os.open(self.path / "engine.log", flags, 0o600)
         try:
-            child = subprocess.Popen(
+            self._popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -362,11 +379,12 @@ class EngineProcess:
         finally:
             os.close(log)
             os.close(self.folder.lock)  # the child's copy holds the lock from here on
-        self.start_time = process_start_time(child.pid) or 0
-        return child
+        self.start_time = process_start_time(self.pid) or 0
 
     def returncode(self, wait: float = 0.0) -> int | None:
         """Exit code, negative for a signal; None while it runs (after waiting up to ``wait`` seconds)."""
+        if self._popen is None:
+            return 0
         try:
             return self._popen.wait(wait) if wait else self._popen.poll()
         except subprocess.TimeoutExpired:
@@ -374,7 +392,7 @@ class EngineProcess:
 
     def end(self, polite_seconds: float = 1.0) -> None:
         """SIGTERM, then SIGKILL; waits for it, removes the folder. Our own unreaped child, so the pid is still its."""
-        if self.returncode() is None:
+        if self._popen is not None and self.returncode() is None:
             self._popen.terminate()
             if self.returncode(polite_seconds) is None:
                 self._popen.kill()

@@ -10,15 +10,15 @@ import argparse
 import sys
 from pathlib import Path
 
+from sgnb.engine.parent import tie_life_to_parent
+
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m sgnb.engine", description=__doc__)
     parser.add_argument("--role", choices=("tokenizer", "scheduler"), default="tokenizer")
     parser.add_argument("--folder", type=Path, help="the run folder, prepared by the notebook's side")
-    parser.add_argument(
-        "--parent", type=int, default=0, help="pid of the tokenizer process (only --role scheduler)"
-    )
+    parser.add_argument("--parent", type=int, default=0, help="pid of the process that started this one")
     commands = parser.add_subparsers(dest="command")
     models = commands.add_parser("models", help="list models, or pull one into the cache")
     actions = models.add_subparsers(dest="action")
@@ -44,13 +44,17 @@ def main(argv: list[str] | None = None) -> int:
         return doctor()
     if options.folder is None:
         parser.error("--folder is missing: engines are started by sgnb.launch() or %sgl launch")
-    if options.role == "scheduler":
+    scheduler = options.role == "scheduler"
+    alone = not tie_life_to_parent(options.parent, at_once=scheduler)
+    if scheduler:
+        if alone:
+            return 1
         from sgnb.engine import scheduler_process  # noqa: PLC0415
 
         return scheduler_process.run(options.folder, options.parent)
     from sgnb.engine import tokenizer_process  # noqa: PLC0415
 
-    return tokenizer_process.run(options.folder)
+    return tokenizer_process.run(options.folder, orphaned=alone)
 
 
 if __name__ == "__main__":

@@ -11,14 +11,13 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sgnb.config import MAX_FRAME_BYTES, MAX_PROMPT_BYTES
 from sgnb.engine.clients import Client, ClientTable
 from sgnb.engine.launch import seconds_since_exec, to_info
-from sgnb.engine.tokenizer.manager import TokenizerManager
 from sgnb.errors import SgnbError
 from sgnb.messages import (
     PROTOCOL_VERSION,
@@ -48,6 +47,9 @@ from sgnb.messages import (
     Welcome,
 )
 from sgnb.transport import BadFrame, Router
+
+if TYPE_CHECKING:
+    from sgnb.engine.tokenizer.manager import TokenizerManager
 
 log = logging.getLogger("sgnb.engine")
 _MAX_KEPT_BYTES = 4 * MAX_FRAME_BYTES

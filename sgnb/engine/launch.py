@@ -1,19 +1,11 @@
-"""What both engine processes do first: read the run folder, tie their life to their parent's, keep the log small.
+"""What both engine processes do first: read the run folder, set up signals and log, say how things ended.
 
-Called by ``__main__`` only. No sockets and no torch here: ``tokenizer_process`` and ``scheduler_process`` have the loops.
-
-The chain of lives. The notebook kernel owns the tokenizer process, which owns the scheduler process:
-
-- tokenizer process: watches the owner's pidfd, tells attached clients, ends the scheduler and removes the run folder.
-  PDEATHSIG is SIGHUP, whose handler is libc's own ``alarm``: called with the signal's number, 1, it makes the kernel
-  end this process one second later whatever Python is doing (a watcher in Python waits for the GIL; SIGKILL at once
-  would leave the folder and tell nobody).
-- scheduler process: PDEATHSIG is SIGKILL; it also watches the owner, and ends a stopped parent.
+Called by ``tokenizer_process`` and ``scheduler_process``, which have the loops; ``parent`` has tied this process to its
+parent before. No sockets and no torch here.
 """
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import shutil
@@ -30,7 +22,6 @@ from sgnb.messages import EngineRecord, EngineSpec, ErrorInfo
 
 LOG_BYTES = 1 << 20
 """The log is cut to its newest half beyond this."""
-_PR_SET_PDEATHSIG = 1
 log = logging.getLogger("sgnb.engine")
 _loaded = time.monotonic()
 
@@ -71,25 +62,6 @@ def set_up_process() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
     )
-
-
-def tie_life_to_parent(parent_pid: int, *, at_once: bool) -> bool:
-    """Arm PDEATHSIG, then look whether the parent is still ours. False: it is gone, end now.
-
-    ``at_once``: SIGKILL. Else one second for a clean end (module docstring). Without prctl only the caller's watch is left.
-    """
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        number = signal.SIGKILL
-        if not at_once:
-            libc.signal.restype = ctypes.c_void_p
-            libc.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]
-            libc.signal(int(signal.SIGHUP), ctypes.cast(libc.alarm, ctypes.c_void_p))
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            number = signal.SIGHUP
-        if libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0) != 0:
-            log.warning("PDEATHSIG could not be set (errno %d)", ctypes.get_errno())
-    return os.getppid() == parent_pid
 
 
 def seconds_since_exec() -> float:

@@ -23,7 +23,6 @@ from sgnb.engine.launch import (
     read_token,
     remove_folder,
     set_up_process,
-    tie_life_to_parent,
     to_info,
 )
 from sgnb.engine.model_executor.model_runner import create_runner
@@ -52,8 +51,6 @@ def run(folder: Path, parent: int) -> int:
     """The process: returns its exit code. ``parent`` is the tokenizer process."""
     set_up_process()
     spec = read_spec(folder)
-    if not tie_life_to_parent(parent, at_once=True):
-        return 1
     token = read_token(folder)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     Zap(context, token)

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import zmq
@@ -28,17 +28,17 @@ from sgnb.engine.launch import (
     read_token,
     remove_folder,
     set_up_process,
-    tie_life_to_parent,
     to_info,
     write_record,
 )
 from sgnb.engine.model_store import ModelPath, resolve
-from sgnb.engine.tokenizer.manager import TokenizerManager
-from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, load_tokenizer, stub_tokenizer
 from sgnb.errors import EngineDied
 from sgnb.liveness import open_pidfd, process_start_time
 from sgnb.messages import EngineRecord, SchedulerInput, SchedulerOutput, Stop
 from sgnb.transport import BadFrame, Wakeup, Zap, ZmqLink, ZmqRouter, encode
+
+if TYPE_CHECKING:
+    from sgnb.engine.tokenizer.manager import TokenizerManager
 
 log = logging.getLogger("sgnb.engine")
 _TICK_SECONDS = 1.0
@@ -51,12 +51,11 @@ _TELL_SECONDS = 2.0
 _FLUSH_MILLISECONDS = 300
 
 
-def run(folder: Path) -> int:
-    """The process: returns its exit code."""
+def run(folder: Path, *, orphaned: bool) -> int:
+    """The process: returns its exit code. ``orphaned``: the owner ended before this process could watch it."""
     set_up_process()
-    spec = read_spec(folder)
-    if not tie_life_to_parent(spec.owner_pid, at_once=False):
-        remove_folder(folder, spec, everything=True)
+    if orphaned:
+        remove_folder(folder, read_spec(folder), everything=True)
         return 1
     process = TokenizerProcess(folder)
     try:
@@ -83,7 +82,7 @@ class TokenizerProcess:
         self._decoder = msgspec.msgpack.Decoder(SchedulerOutput)
         self.front = Front(self._spec, self._router, self._to_scheduler)
         self._wakeup = Wakeup()
-        self._loaded: list[tuple[ModelTokenizer, ModelPath | None] | BaseException] = []
+        self._loaded: list[tuple[TokenizerManager, ModelPath | None] | BaseException] = []
         self._owner_pidfd = self._watch_owner()
         self._child = self._spawn_scheduler()
         self._child_pidfd = open_pidfd(self._child.pid, 0)
@@ -110,13 +109,22 @@ class TokenizerProcess:
         return child
 
     def _load(self) -> None:
+        # Imported here: the scheduler process starts, and clients are welcomed, before these have loaded.
+        from sgnb.engine.tokenizer.manager import TokenizerManager  # noqa: PLC0415
+        from sgnb.engine.tokenizer.tokenizer import load_tokenizer, stub_tokenizer  # noqa: PLC0415
+
+        model: ModelPath | None = None
         try:
             if self._spec.args.runner == "stub":
-                self._loaded.append((stub_tokenizer(), None))
+                tokenizer = stub_tokenizer()
             else:
                 model = resolve(self._spec.args.model)
-                self._loaded.append((load_tokenizer(model), model))
-        except BaseException as error:  # it is raised again on the loop's thread
+                tokenizer = load_tokenizer(model)
+            manager = TokenizerManager(
+                tokenizer, self._to_scheduler, self.front.clients.send, incarnation=self._spec.incarnation
+            )
+            self._loaded.append((manager, model))
+        except BaseException as error:  # it is looked at on the loop's thread
             self._loaded.append(error)
         self._wakeup.set()
 
@@ -132,10 +140,7 @@ class TokenizerProcess:
             self.front.progress("tokenizer", 1, 1)
         if ready is None:
             return
-        tokenizer, model = loaded
-        manager = TokenizerManager(
-            tokenizer, self._to_scheduler, self.front.clients.send, incarnation=self._spec.incarnation
-        )
+        manager, model = loaded
         args = self._spec.args
         info = manager.model_info(
             model=model.name if model else args.runner,

@@ -16,11 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-import sgnb
 from sgnb.backends import process
 from sgnb.backends.base import get_default_backend
 from sgnb.backends.engine import Engine, attach, engines, launch, own_engines
-from sgnb.errors import AuthFailed, EngineDied, EngineError, EngineStartError, LimitError, NoEngine
+from sgnb.errors import AuthFailed, EngineDied, EngineError, EngineStartError, LimitError, NoEngine, SgnbError
 from sgnb.liveness import is_alive
 
 LONG = {"max_new_tokens": 4000, "ignore_eos": True}
@@ -146,7 +145,7 @@ def test_f4_broken_starts_end_in_time_with_words_and_a_second_start_works(
     started = time.monotonic()
     with pytest.raises(kind, match=words) as caught:
         launch(**args)
-    assert isinstance(caught.value, sgnb.errors.SgnbError)
+    assert isinstance(caught.value, SgnbError)
     assert time.monotonic() - started < 60
     until(lambda: not find_engines(), 3)
     with launch(runner="stub") as engine:
@@ -166,7 +165,7 @@ def test_f4_engine_that_cannot_even_be_executed_shows_its_last_words(monkeypatch
 
 
 def test_scheduler_that_cannot_load_says_why(monkeypatch):
-    with pytest.raises(sgnb.errors.SgnbError) as caught:
+    with pytest.raises(SgnbError) as caught:
         launch(runner="stub", max_total_tokens=10**15)
     assert "memory" in str(caught.value).lower() or "max_total_tokens" in str(caught.value)
 

@@ -136,6 +136,7 @@ def test_f21_wrong_token_is_refused_and_a_flood_of_them_changes_nothing(engine, 
 def test_client_raises_auth_failed(engine):
     wrong = dataclasses.replace(engine.client._address, token=b"wrong", owner=False)
     client = EngineClient(wrong, lambda: None)
+    client.start()
     with pytest.raises(AuthFailed, match="refused the token"):
         client.number()
     client.close(EngineError("test"))
@@ -153,6 +154,7 @@ def test_f19_stolen_or_foreign_socket_is_noticed_within_2_s(engine, context, squ
         held[0].bind(f"ipc://{path}")
     address = dataclasses.replace(engine.client._address, socket=path, owner=False)
     client = EngineClient(address, lambda: None)
+    client.start()
     started = time.monotonic()
     with pytest.raises(EngineError, match="no answer to hello"):
         client.number()
@@ -260,6 +262,7 @@ def test_client_that_ends_is_noticed_at_once_and_its_requests_are_aborted(engine
 
 def test_dropped_client_says_hello_again_and_old_sessions_say_so(engine):
     guest = EngineClient(dataclasses.replace(engine.client._address, owner=False), lambda: None)
+    guest.start()
     number = guest.number()
     failed: list[SgnbError] = []
 
