@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from sgnb.engine.model_executor.loader import Q4, Weights
 
 INT4_MAX_ROWS = 3
+INT8_MAX_ROWS = 2
 _GROUP = 32
 
 
@@ -83,6 +84,25 @@ class Int4Linear(Linear):
         return out if self.bias is None else out.add_(self.bias)
 
 
+class HeadLinear(Linear):
+    """The output projection on a CPU in bf16: int8 by rows for one or two rows, where only the bytes read count, packed
+    bf16 above. Its error (0.7 % of the scores' size) is for the caller to mend where it matters, at the top."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.many = PackedLinear(weight, None)
+        scale = weight.abs().amax(-1, keepdim=True).float().clamp_(min=1e-30).div_(127).bfloat16()
+        self.int8 = weight.float().div_(scale.float()).round_().clamp_(-127, 127).to(torch.int8)
+        self.scale = scale[:, 0].contiguous()
+        self._product = torch.ops.aten._weight_int8pack_mm.default
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See Linear."""
+        if x.shape[0] > INT8_MAX_ROWS:
+            return self.many(x)
+        out: torch.Tensor = self._product(x, self.int8, self.scale)
+        return out
+
+
 def make_linear(
     weights: Weights, names: Sequence[str], dtype: torch.dtype, device: torch.device, *, bias: bool = False
 ) -> Linear:
@@ -93,6 +113,13 @@ def make_linear(
         return Int4Linear(q4, stacked)
     dense = [weights.dense(f"{name}.weight", dtype) for name in names]
     return dense_linear(dense[0] if len(dense) == 1 else torch.cat(dense), stacked, device)
+
+
+def make_head(weight: torch.Tensor, device: torch.device) -> Linear:
+    """The output projection [V, hidden]."""
+    if _packs(weight.dtype, device) and weight.shape[1] % 16 == 0:
+        return HeadLinear(weight)
+    return dense_linear(weight, None, device)
 
 
 def dense_linear(weight: torch.Tensor, bias: torch.Tensor | None, device: torch.device) -> Linear:

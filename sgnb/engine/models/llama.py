@@ -12,13 +12,13 @@ import math
 import torch
 
 from sgnb.engine.layers.basic import RMSNorm, RotaryEmbedding, silu_and_mul
-from sgnb.engine.layers.linear import dense_linear, make_linear
+from sgnb.engine.layers.linear import make_head, make_linear
 from sgnb.engine.layers.radix_attention import RadixAttention
 from sgnb.engine.model_executor.forward_batch import ForwardBatch
 from sgnb.engine.model_executor.loader import Weights
 from sgnb.engine.model_executor.model_config import ModelConfig
 
-_REFINE_MARGIN = 1 / 64
+_REFINE_MARGIN = 1 / 32
 _REFINE_MOST = 64
 
 
@@ -80,7 +80,7 @@ class LlamaForCausalLM:
         self.head_weight = self.embedding
         if not self.config.tied:
             self.head_weight = weights.dense("lm_head.weight", dtype).to(device)
-        self.lm_head = dense_linear(self.head_weight, None, device)
+        self.lm_head = make_head(self.head_weight, device)
         self.rope = RotaryEmbedding(self.config, dtype, device)
 
     def forward(self, forward_batch: ForwardBatch) -> torch.Tensor:
@@ -102,8 +102,8 @@ class LlamaForCausalLM:
         return logits
 
     def _refine_(self, logits: torch.Tensor, normed: torch.Tensor) -> None:
-        """Compute the highest scores again in fp32: 16-bit products have steps of 0.06 to 0.12 there, so that near
-        the top many scores tie or trade places. Left out where the scores are flat."""
+        """Compute the highest scores again in fp32: 16-bit results have steps of 0.06 to 0.12 there and 8-bit weights
+        errors of that size, so that near the top scores tie or trade places. Left out where the scores are flat."""
         top = logits.max(-1, keepdim=True).values
         rows, ids = (logits >= top - top.abs().mul_(_REFINE_MARGIN).add_(_REFINE_MARGIN)).nonzero(
             as_tuple=True
