@@ -44,6 +44,7 @@ STATS = {
     "kv_total": 16_384,
     "reused": 0.9,
 }
+LOG = ["one", "two", "2026-11-29 10:41:09,123 77 WARNING short of slots"]
 READY = {
     "model": "smollm2-135m-instruct",
     "dtype": "bf16",
@@ -60,7 +61,7 @@ def script(lab_server: Any) -> str:
         SETUP,
         f"say(state='starting', since=time.time() - 3, steps={STEPS!r})",
         f"say(state='idle', since=time.time(), stats={dict(STATS, running=0, waiting=0, tokens_per_s=0)!r}, **{READY!r})",
-        f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log=['one', 'two', '2026-11-29 10:41:09,123 77 WARNING short of slots'])",
+        f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log={LOG!r})",
         f"say(stats={STATS!r}, message='Flushed 14 643 tokens.')",
         f"say(state='died', since=time.time(), stats={STATS!r}, error='The engine was killed (signal 9).', log=['a', 'b'])",
         "time.sleep(600)",
