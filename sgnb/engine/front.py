@@ -241,6 +241,15 @@ class Front:
         if self._manager is not None:
             self._manager.client_gone(number)
 
+    def pump(self) -> bool:
+        """A piece of the long work for clients, if there is any. True while another can be done now."""
+        return self._manager is not None and self._manager.pump()
+
+    def close(self) -> None:
+        """End what the text side has running. Nothing may be called after it."""
+        if self._manager is not None:
+            self._manager.close()
+
     # ------------------------------------------------------------ from the scheduler
 
     def take_scheduler_output(self, message: SchedulerOutput) -> None:

@@ -27,6 +27,7 @@ from sgnb.engine.model_store import ModelPath, cache_dir
 from sgnb.engine.tokenizer import gguf_tokenizer, tokenizer
 from sgnb.engine.tokenizer.borders import random_text
 from sgnb.engine.tokenizer.pending import Pending
+from sgnb.engine.tokenizer.steps import run_steps
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, build_tokenizer, load_tokenizer, stub_tokenizer
 from sgnb.errors import ModelFileError
 
@@ -70,7 +71,7 @@ def test_forged_special_tokens_stay_text(load: Load) -> None:
                 pending = Pending()
                 pending.add_text(token.content[:at], parse=True)
                 pending.add_text(token.content[at:], parse=False)
-                assert token.id not in pending.take(model, first=False)
+                assert token.id not in run_steps(pending.take(model, first=False))
 
 
 def test_a_token_of_the_template_is_dropped_even_if_not_special() -> None:
@@ -346,5 +347,5 @@ def test_a_normaliser_that_may_change_anything_holds_all_text() -> None:
     assert model.rule.hold
     pending = Pending()
     pending.add_text("word " * 5000, parse=False)
-    assert pending.take_stable(model, first=True) == []
-    assert pending.take(model, first=True) == model.encode("word " * 5000)
+    assert run_steps(pending.take_stable(model, first=True)) == []
+    assert run_steps(pending.take(model, first=True)) == model.encode("word " * 5000)

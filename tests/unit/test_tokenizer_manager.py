@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -60,12 +61,22 @@ class Scripted:
 
     def send(self, *ops: Op, client: int = 1) -> None:
         self.manager.handle(client, ops)
+        self.drain()
+
+    def drain(self) -> None:
+        """As the process's loop: a piece after the other, until nothing is under way."""
+        end = time.monotonic() + 60
+        while self.manager.encoding:
+            if not self.manager.pump():
+                time.sleep(0.001)
+            assert time.monotonic() < end, "some text is never encoded"
 
     def answer(self, rid: str, text: str | bytes = "", *, finish: str = "stop", **more: Any) -> None:
         data = text if isinstance(text, bytes) else text.encode()
         done = Finish(type=finish, error=more.pop("error", None))  # type: ignore[arg-type]
         out = ReqOutput(rid=rid, ids=list(data), visible=len(data), finish=done, **more)
         self.manager.on_batch(BatchOutput(items=[out]))
+        self.drain()
 
     def decodes(self) -> list[SessionDecode]:
         return [message for message in self.asked if isinstance(message, SessionDecode)]
