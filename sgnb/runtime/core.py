@@ -34,6 +34,7 @@ from sgnb.runtime.events import (
     StateFailed,
 )
 from sgnb.runtime.meta import as_sgnb, default_seed, meta_info
+from sgnb.runtime.times import split_times
 from sgnb.runtime.variables import Failure, Slot
 
 if TYPE_CHECKING:
@@ -364,8 +365,9 @@ class Core:
                 callbacks, self._done_callbacks = self._done_callbacks, []
         if not over:
             return
-        seconds = time.monotonic() - self.started_at
-        self.append_event(RunFinished(self.status, seconds, self.error))
+        ended = time.monotonic()
+        times = split_times(self.log.since(0), self.started_at, ended)
+        self.append_event(RunFinished(self.status, ended - self.started_at, self.error, times))
         self._wake()
         self.on_wake = self.help_until = (
             None  # the driver knows the root state: a state must not keep itself alive
