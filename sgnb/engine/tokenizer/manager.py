@@ -114,7 +114,7 @@ class TokenizerManager:
         self._refused: OrderedDict[str, ErrorInfo] = OrderedDict()
         """Sessions that could not be opened, so that their later ops name the first cause."""
         self._outbox: dict[int, list[Chunk]] = {}
-        self._jobs = Jobs(wake, PIECE_CHARS)
+        self._jobs = Jobs(wake, 2 * PIECE_CHARS)
         self._renderer = TemplateRenderer(tokenizer.chat_template or "", tokenizer.variables)
 
     # ------------------------------------------------------------ facts

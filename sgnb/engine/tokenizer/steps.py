@@ -121,7 +121,7 @@ class Jobs:
     def start(self, steps: Steps[None], then: Callable[[], None], cost: int) -> Job:
         """Begin a job with its first piece (all of it when the text is short), unless much began before it already."""
         job = Job(steps, then)
-        left, self._left = self._left, self._left - cost
+        left, self._left = self._left, self._left - min(cost, self._at_once // 2)  # one piece of a long one
         if left > 0:
             self._advance(job)
         if not job.done:

@@ -20,8 +20,8 @@ from sgnb.engine.tokenizer.chat_template import TemplateFault, worker_command, w
 
 log = logging.getLogger(__name__)
 
-RENDER_SECONDS = 5.0
-"""By the clock, for one conversation; the worker's start counts for the first."""
+RENDER_SECONDS = 10.0
+"""By the clock, for one conversation; the worker's start counts for the first. Its CPU time is bound more tightly."""
 MAX_DEATHS = 3
 
 
