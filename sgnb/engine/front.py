@@ -17,8 +17,7 @@ import msgspec
 
 from sgnb.config import MAX_FRAME_BYTES, MAX_PROMPT_BYTES
 from sgnb.engine.clients import Client, ClientTable
-from sgnb.engine.launch import seconds_since_exec, to_info
-from sgnb.errors import SgnbError
+from sgnb.engine.launch import seconds_since_exec
 from sgnb.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -227,10 +226,14 @@ class Front:
             )
             self._reply(number, message.id, {}, error)
             return
-        try:
-            self._reply(number, message.id, {"ids": self._manager.tokenize(text, literal=literal)})
-        except SgnbError as fault:
-            self._reply(number, message.id, {}, to_info(fault))
+
+        def answer(found: list[int] | ErrorInfo) -> None:
+            if isinstance(found, ErrorInfo):
+                self._reply(number, message.id, {}, found)
+            else:
+                self._reply(number, message.id, {"ids": found})
+
+        self._manager.tokenize(text, answer, literal=literal)
 
     def _reply(self, number: int, id: int, data: dict[str, Any], error: ErrorInfo | None = None) -> None:
         self.clients.send(number, Reply(incarnation=self.spec.incarnation, id=id, data=data, error=error))

@@ -128,9 +128,21 @@ class TokenizerManager:
         self.vocab_size = ready.vocab_size
         return model_info(self.tokenizer, model=model, path=path, runner=runner, ready=ready)
 
-    def tokenize(self, text: str, *, literal: bool = False) -> list[int]:
-        """Ids of a text as a prompt's start, without BOS (the ``tokenize`` control)."""
-        return self.tokenizer.encode(text, parse=not literal)
+    def tokenize(self, text: str, answer: Callable[[list[int] | ErrorInfo], None], *, literal: bool) -> None:
+        """Ids of a text as a prompt's start, without BOS (the ``tokenize`` control); ``answer`` is called once, perhaps
+        from a later ``pump``."""
+
+        def steps() -> Steps[None]:
+            try:
+                ids = yield from self.tokenizer.encode_steps(text, parse=not literal)
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as fault:  # a panic of the tokenizers library is no Exception
+                answer(error_info(fault))
+            else:
+                answer(ids)
+
+        self._jobs.start(steps(), _nothing, len(text))
 
     def counts(self) -> dict[str, int]:
         """Sessions, requests in flight, requests queued here."""
