@@ -12,7 +12,7 @@ from text_models import byte_level, byte_level_json, metaspace, metaspace_json, 
 
 from sgnb.engine.tokenizer.borders import BorderRule, check_rule, encode_long, make_rule, random_text
 from sgnb.engine.tokenizer.pending import Pending
-from sgnb.engine.tokenizer.steps import Aside, run_steps
+from sgnb.engine.tokenizer.steps import run_steps
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, stub_tokenizer
 
 MODELS = [byte_level, metaspace, stub_tokenizer, real]
