@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -532,6 +534,37 @@ def test_program_that_swallows_its_cancellation_is_dropped():
     assert run.done
     wait_until(lambda: run.driver.task.done)
     backend.shutdown()
+
+
+DEAF = """
+import linecache, sys, time
+import sgnb as sgl
+from sgnb.backends.mock import MockBackend
+
+@sgl.function
+def deaf(s):
+    while True:
+        try:
+            s += sgl.gen("x")
+            s["x"]
+        except BaseException:
+            continue
+
+run = deaf.run_async(backend=MockBackend("word " * 1000, delay=0.01))
+while not run.core.slots:
+    time.sleep(0.01)
+run.cancel()
+while not run.driver.task.done:
+    time.sleep(0.01)
+print("ended")
+"""
+
+
+def test_interpreter_ends_after_a_program_that_swallowed_its_cancellation(tmp_path):
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ended\n" and done.returncode == 0, done.stderr
 
 
 def test_interrupt_of_run_cancels_it():
