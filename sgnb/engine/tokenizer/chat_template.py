@@ -19,13 +19,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from sgnb.engine.tokenizer.cache_file import read_cached, write_cached
 from sgnb.messages import RoleTemplate
 
 MAX_TEMPLATE_BYTES = 256 << 10
@@ -101,7 +101,7 @@ def read_template(
     key = json.dumps([_VERSION, source, dict(sorted(variables.items()))])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     # A template that asks for the date is read at every start.
-    path = cache / f"template-{digest}.json" if cache and "strftime_now" not in source else None
+    path = cache / f"template-{digest}.cached" if cache and "strftime_now" not in source else None
     if path and (found := _read_cache(path)):
         return found
     try:
@@ -110,7 +110,7 @@ def read_template(
     except TemplateFault as fault:
         return TurnTemplate(error=f"chat template of {model}: {fault}", exact=False, hash=digest)
     if path:
-        write_atomic(path, msgspec.json.encode(template))
+        write_cached(path, msgspec.json.encode(template))
     return template
 
 
@@ -298,26 +298,9 @@ def _rebuild(template: TurnTemplate, key: str) -> str:
 
 
 def _read_cache(path: Path) -> TurnTemplate | None:
+    content = read_cached(path)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=TurnTemplate)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+        return None if content is None else msgspec.json.decode(content, type=TurnTemplate)
+    except ValueError as error:
         log.warning("%s: not usable, it is made again: %s", path, error)
         return None
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a cache file by rename. A cache that cannot be written is a warning, never an error."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        log.warning("%s: cannot be cached: %s", path, error)

@@ -26,7 +26,8 @@ from sgnb.engine.model_executor.gguf import GGUFReader
 from sgnb.engine.model_store import ModelPath, cache_dir
 from sgnb.engine.tokenizer import byte_table, gguf_tokenizer, literal_twin
 from sgnb.engine.tokenizer.borders import BorderRule, Encode, check_rule, encode_steps, make_rule
-from sgnb.engine.tokenizer.chat_template import CHATML, TurnTemplate, read_template, write_atomic
+from sgnb.engine.tokenizer.cache_file import read_cached, write_cached
+from sgnb.engine.tokenizer.chat_template import CHATML, TurnTemplate, read_template
 from sgnb.engine.tokenizer.steps import Steps, run_steps
 from sgnb.errors import ModelFileError
 from sgnb.messages import ModelInfo, SchedulerReady
@@ -188,19 +189,14 @@ def _read_gguf(path: Path, cache: Path) -> dict[str, Any]:
     stat = path.stat()
     key = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{gguf_tokenizer.CONVERTER_VERSION}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    stored = cache / f"{path.stem}-{digest}.json"
-    try:
-        source: dict[str, Any] = json.loads(stored.read_bytes())
-        if source["format"] == gguf_tokenizer.CONVERTER_VERSION:
-            return source
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s: not usable, it is made again: %s", stored, error)
+    stored = cache / f"{path.stem}-{digest}.cached"
+    content = read_cached(stored)
+    if content is not None:
+        found: dict[str, Any] = json.loads(content)  # what we wrote ourselves, byte for byte
+        return found
     with GGUFReader(path) as reader:
         source = gguf_tokenizer.convert(reader.metadata, str(path))
-    source["format"] = gguf_tokenizer.CONVERTER_VERSION
-    write_atomic(stored, json.dumps(source, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    write_cached(stored, json.dumps(source, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     return source
 
 
