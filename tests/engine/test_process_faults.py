@@ -6,9 +6,11 @@ Rows of the fault list that have their own file: F1, F2, F4, F14, F17 in ``test_
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -19,12 +21,13 @@ from typing import Any
 
 import pytest
 import zmq
+from full_disk import FullDisk
 from process_rig import finish, until, works
 
 import sgnb as sgl
 from sgnb.backends import process
 from sgnb.backends.engine import launch, own_engines
-from sgnb.errors import AuthFailed, EngineDied
+from sgnb.errors import AuthFailed, EngineDied, EngineStartError
 from sgnb.transport import ZmqLink, encode
 
 PROMPT = "tell me a story"
@@ -177,4 +180,73 @@ def test_f20_another_user_is_refused_by_the_folder_and_by_the_socket(monkeypatch
             for path in opened:
                 path.chmod(0o700)
         assert len(engine.clients()) == 1
+        works(engine)
+
+
+# ---------------------------------------------------------------- F63: a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path_factory, monkeypatch) -> Iterator[Path]:
+    """A runtime folder on a disk of 256 kB; where mounting is not permitted, on the ordinary one."""
+    path = tmp_path_factory.mktemp("d")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "none", str(path)],
+        capture_output=True,
+        check=False,
+    )
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(path / "r"))
+    yield path
+    if mounted.returncode == 0:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def fill(disk: Path, *pids: int) -> None:
+    """From now on nothing can be written there: the disk is full, or the processes may not let a file grow."""
+    if os.path.ismount(disk):
+        with (disk / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+    for pid in pids:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+
+def test_f63_engine_works_on_while_its_disk_is_full_and_ends_cleanly(small_disk, find_engines):
+    with launch(runner="stub", stub_step_seconds=0.002) as engine:
+        pids = find_engines(str(small_disk))
+        assert len(pids) == 2
+        fill(small_disk, *pids)
+        for _ in range(3):
+            works(engine)
+        process.log_lines(engine._folder, 5)
+        code = "from sgnb.backends.engine import attach\ne = attach('main')\nprint(e.state)\ne.shutdown()"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.stdout == "idle\n", done.stderr
+        until(lambda: len(engine.clients()) == 1)
+        works(engine)
+        folder = engine._folder
+    assert not find_engines(str(small_disk)) and not folder.exists()
+
+
+def test_f63_launch_on_a_full_disk_is_refused_with_words_and_works_once_there_is_room(
+    small_disk, monkeypatch, find_engines
+):
+    refused = 0
+    for nth in range(1, 40):
+        with monkeypatch.context() as patch:
+            disk = FullDisk(patch, nth)
+            try:
+                launch(runner="stub", wait=False).shutdown()
+            except EngineStartError as error:
+                assert "No space left" in str(error) and "disk" in error.hint, nth
+                refused += 1
+        root = small_disk / "r" / "sgnb"
+        left = [path.name for path in root.iterdir() if path.name != ".lock"] if root.exists() else []
+        assert left == [], nth
+        if not disk.failed:
+            break
+    assert refused > 3
+    with launch(runner="stub") as engine:
         works(engine)

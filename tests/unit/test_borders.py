@@ -1,4 +1,4 @@
-"""The space rule: cutting long pending text must not change a token."""
+"""The space rule: cutting long pending text must not change a token (F57)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TokenizerManager with a scripted scheduler: what it asks for, what clients are told, and in which order."""
+"""TokenizerManager with a scripted scheduler: what it asks for, what clients are told, and in which order (F55–F57)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from sgnb.messages import (
     Part,
     Release,
     ReqOutput,
+    RequestMeta,
     SchedulerReady,
     SessionClose,
     SessionExtend,
@@ -183,7 +184,9 @@ def test_default_system_turn_only_when_an_empty_session_opens_with_another_role(
 
 
 @pytest.mark.parametrize("load", [stub_tokenizer, byte_level_chat, real])
-def test_special_tokens_cannot_be_forged_in_any_slot_of_a_turn(load: Callable[[], ModelTokenizer]) -> None:
+def test_F55_special_tokens_cannot_be_forged_in_any_slot_of_a_turn(
+    load: Callable[[], ModelTokenizer],
+) -> None:
     model = load()
     honest = Scripted(model)
     honest.send(init(), add(*turn("user", "q")), gen())
@@ -585,3 +588,21 @@ def test_messages_can_be_encoded() -> None:
     s.answer("c1.r2", "é")
     for message in [*s.asked, *(m for _, m in s.told)]:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message)) == message
+
+
+def test_F57_a_prompt_that_ends_with_a_space_is_told_and_no_other() -> None:
+    meta = RequestMeta(
+        prompt_tokens=1, cached_tokens=0, completion_tokens=1, kept_tokens=1,
+        queue_time=0, prefill_time=0, decode_time=0, e2e_latency=0,
+    )  # fmt: skip
+    s = Scripted()
+    notes = {}
+    for number, parts in enumerate(
+        (["Answer: "], ["Answer:"], ["Answer: ", "yes"], ["x ", *turn("user", "y ")])
+    ):
+        sid, rid = f"c1.s{number}", f"c1.r{number}"
+        s.send(init(sid), add(*parts, sid=sid), gen(rid, sid))
+        s.answer(rid, "x", meta=meta)
+        notes[number] = s.chunks()[-1].meta.notes
+    assert len(notes[0]) == 1 and "ends with a space" in notes[0][0]
+    assert notes[1] == notes[2] == notes[3] == []
