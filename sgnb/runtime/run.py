@@ -95,9 +95,8 @@ class Run:
 
     def result(self, timeout: float | None = None) -> State:
         """Wait for the end and return the root state; raises the run's error, TimeoutError after ``timeout`` seconds."""
-        if self.driver.pool is None:
-            if not self.driver.drive(timeout):
-                raise TimeoutError("the run has not finished yet")
+        if self.driver.pool is None and not self.driver.drive(timeout):
+            raise TimeoutError("the run has not finished yet")
         if not self.core.wait(lambda: self.core.finished, timeout) and not self.core.cancelled:
             raise TimeoutError("the run has not finished yet")
         self._raise()
