@@ -124,7 +124,7 @@ def test_a_stopped_run_has_a_split_too() -> None:
 
     backend = MockBackend(HANG)
     run = slow.run_async(backend=backend)
-    run.log.wait(3, 10)
+    assert run.log.wait(2, 10)
     run.cancel()
     end = finished(run.log)
     assert end.status == "stopped"
