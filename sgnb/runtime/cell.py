@@ -53,6 +53,7 @@ def start_cell(
         note(core, f"`{name}` means sgnb's in this cell; your variable of that name is hidden.")
     state = State(core)
     namespace = {**user_ns, **DSL_NAMES, "function": function, "s": state}
+    core.on_done([namespace].clear)  # branches in the cell's names finish, joined or not
 
     def enter() -> Frame | Result:
         if code is None:

@@ -12,7 +12,8 @@ from types import FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
-from sgnb.errors import LimitError, ProgramError
+from sgnb.config import MAX_N
+from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang.arguments import LATER_PARAMS
 from sgnb.lang.ir import Call, Graph, Host, HostCall, Scope
 from sgnb.lang.position import internal
@@ -27,6 +28,7 @@ internal(__name__)
 
 RUN_DEFAULTS: dict[str, Any] = {
     "max_new_tokens": 128,
+    "n": 1,
     "stop": None,
     "stop_token_ids": None,
     "temperature": 1.0,
@@ -38,7 +40,13 @@ RUN_DEFAULTS: dict[str, Any] = {
     "top_logprobs_num": None,
 }
 """Sampling arguments of ``run`` (SGLang's names and defaults)."""
-RUN_ONLY: dict[str, Any] = {"seed": None, "stream": False, "backend": None, "use_thread": True}
+RUN_ONLY: dict[str, Any] = {
+    "seed": None,
+    "stream": False,
+    "backend": None,
+    "use_thread": True,
+    "extra_key": None,
+}
 MAX_IN_FLIGHT = 256
 """Items of a batch that run at once, unless ``num_threads`` says otherwise."""
 
@@ -146,7 +154,8 @@ class SglFunction:
         """
         options, rest = self.split(kwargs)
         backend = options["backend"]
-        if options["stream"] or (backend is not None and backend is not core.backend):
+        other_key = options["extra_key"] is not None and self.extra_key(options) != core.extra_key
+        if options["stream"] or other_key or (backend is not None and backend is not core.backend):
             return None
         defaults = self.defaults(options)
         values = {**self.bind_arguments, **rest}
@@ -163,7 +172,8 @@ class SglFunction:
         options = {**RUN_DEFAULTS, **RUN_ONLY}
         rest: dict[str, Any] = {}
         for key, value in kwargs.items():
-            if key in RUN_DEFAULTS or (key in RUN_ONLY and key not in self.arg_names):
+            own = key in self.arg_names and (key in RUN_ONLY or key == "n")
+            if not own and (key in RUN_DEFAULTS or key in RUN_ONLY):
                 options[key] = value
             elif key in LATER_PARAMS and key not in self.arg_names:
                 neutral = LATER_PARAMS[key]
@@ -177,7 +187,9 @@ class SglFunction:
         """The sampling defaults of a run, checked and copied."""
         defaults = {k: options[k] for k in RUN_DEFAULTS if options[k] is not None}
         try:
-            SamplingParams.make(defaults)
+            SamplingParams.make({key: value for key, value in defaults.items() if key != "n"})
+            if type(defaults["n"]) is not int or not 1 <= defaults["n"] <= MAX_N:
+                raise LimitError(f"n must be in 1..{MAX_N}, not {defaults['n']!r}")
         except LimitError as error:
             error.message = f"run(): {error.message}"
             raise
@@ -186,11 +198,24 @@ class SglFunction:
                 defaults[key] = tuple(defaults[key])
         return defaults
 
+    def extra_key(self, options: Mapping[str, Any]) -> str:
+        """The name space of cached prefixes, checked."""
+        key = options["extra_key"]
+        if key is not None and not isinstance(key, str):
+            raise ProgramTypeError(f"run(extra_key=…) takes a str, not {type(key).__name__}.")
+        return key or ""
+
     def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
         """A Run that nobody drives yet."""
         defaults = self.defaults(options)
         backend: Backend = require_backend(options["backend"])
-        core = Core(backend, title=self.__name__, defaults=defaults, seed=options["seed"])
+        core = Core(
+            backend,
+            title=self.__name__,
+            defaults=defaults,
+            seed=options["seed"],
+            extra_key=self.extra_key(options),
+        )
         program = self.program
         core.names = bindable(program.graph)
         begin(core, program.graph, program.reason)

@@ -16,7 +16,8 @@ from sgnb.lang.position import internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.dispatcher import Driver, pool
 from sgnb.runtime.events import EventLog, HostNote, RunStarted
-from sgnb.runtime.state import TICK_SECONDS, State
+from sgnb.runtime.reading import TICK_SECONDS
+from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.variables import fresh, resolved
 

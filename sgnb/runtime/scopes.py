@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sgnb.errors import ProgramError
 from sgnb.lang import context
 from sgnb.lang.position import internal, place_of, position_of, user_frame
-from sgnb.runtime.variables import Failure, Slot
+from sgnb.runtime.variables import Deferred, Failure, Slot
 
 if TYPE_CHECKING:
     from sgnb.runtime.state import State
@@ -50,7 +50,7 @@ class StateTurn:
         self._state.close_role(self._role, place_of(user_frame()))
 
 
-class ScopeText:
+class ScopeText(Deferred):
     """What ``var_scope`` bound: a stretch of the state's own text, or the error that ended it."""
 
     __slots__ = ("_pieces", "failure")
