@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from sgnb.runtime.fork import Group
     from sgnb.runtime.function import SglFunction, function
     from sgnb.runtime.run import Run
+    from sgnb.runtime.saved import load_state, release_states, states
     from sgnb.runtime.state import State
 
 __version__ = "0.1.0"
@@ -88,9 +89,12 @@ __all__ = [
     "greedy_token_selection",
     "image",
     "launch",
+    "load_state",
+    "release_states",
     "select",
     "separate_reasoning",
     "set_default_backend",
+    "states",
     "system",
     "system_begin",
     "system_end",
@@ -156,6 +160,11 @@ _HOMES = {
         "function",
     ),
     "sgnb.runtime.run": ("Run",),
+    "sgnb.runtime.saved": (
+        "load_state",
+        "release_states",
+        "states",
+    ),
     "sgnb.runtime.state": ("State",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

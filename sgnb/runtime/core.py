@@ -205,8 +205,12 @@ class Core:
 
     def begin_own(self, state: State) -> None:
         """Become the run of a state that goes on outside any program: there is no body, so it ends when it is idle."""
+        self.begin_own_run(state.branch)
+
+    def begin_own_run(self, branch: str) -> None:
+        """See ``begin_own``."""
         self.eager = self.body_done = True
-        self.append_event(RunStarted(state.branch or "state", self.cell, self.backend.model_name))
+        self.append_event(RunStarted(branch or "state", self.cell, self.backend.model_name))
 
     def elsewhere(self) -> bool:
         """True when the body is still being executed, and not by the code that asks."""

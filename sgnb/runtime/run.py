@@ -165,8 +165,12 @@ def run_cell(
     backend: Backend | None = None,
     defaults: Mapping[str, Any] | None = None,
     first_line: int = 1,
+    start: State | None = None,
 ) -> Run:
     """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell.
+
+    ``start`` is the state of an earlier cell that this one goes on with, on the same session (``--from NAME``); raises
+    ProgramError when it cannot go on: it failed, was joined or closed, is still running, or has another backend.
 
     Mistakes that can be known from the text raise ProgramError here, before anything is queued. Nothing runs until
     ``drive`` (or ``start``, for a background cell) is called.
@@ -177,9 +181,10 @@ def run_cell(
         text,
         cell_name=cell_name,
         user_ns=user_ns,
-        backend=require_backend(backend),
+        backend=start.backend if backend is None and start is not None else require_backend(backend),
         defaults=dict(defaults or {}),
         first_line=first_line,
+        start=start,
     )
 
 

@@ -7,6 +7,8 @@ in one of its own. When a state is collected its session is released. No schedul
 
 from __future__ import annotations
 
+import itertools
+import os
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,9 +32,13 @@ from sgnb.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from sgnb.runtime.fork import CopyScope, Group
+    from sgnb.runtime.marks import Mark
 
 internal(__name__)
 
+LIVE: weakref.WeakSet[State] = weakref.WeakSet()
+"""Every state that somebody holds."""
+_serials = itertools.count(1)
 Step = api.Text | api.RoleBegin | api.RoleEnd | Slot
 """What was appended, as a join or a file repeats it."""
 
@@ -77,6 +83,9 @@ class State(Reading):
         """True after a join: it can be read, nothing can be appended."""
         self.depth = 0
         self._forks = 0
+        self.rewound = 0
+        """How often it went back to a mark: what comes then has other seeds."""
+        self.serial = next(_serials)
         self._forked_at = 0
         """Where in the history a branch begins."""
         self._inherited: dict[str, Any] = {}
@@ -89,6 +98,7 @@ class State(Reading):
         if parent is None:
             core.record(InitOp(self.sid, None, core.extra_key))
         self._finalizer = weakref.finalize(self, self._handle.collected)
+        LIVE.add(self)
         self._finalizer.atexit = False  # the engine forgets the sessions of a process that ends
 
     def _copy(self, parent: State) -> None:
@@ -125,7 +135,7 @@ class State(Reading):
         """Record an expression; for a single generation its lazy value is returned."""
         parts = api.flatten(expr)
         self._check_roles(parts, place)
-        core = self._writable(place)
+        core = self.writable(place)
         if core is None:
             slot = Slot(self.core, self, "", "", place)
             slot.settle(self.failure)
@@ -148,7 +158,7 @@ class State(Reading):
         core.recorded(self)
         return lazy
 
-    def _writable(self, place: Place) -> Core | None:
+    def writable(self, place: Place) -> Core | None:
         """The run that records the next operation; None when the state is poisoned and drops it."""
         if self.joined:
             raise ProgramError(
@@ -167,6 +177,16 @@ class State(Reading):
                 running = Core(self.backend, title="state", defaults=self.core.defaults)
             self._move(running)
         return self.core
+
+    def enter_run(self, core: Core) -> None:
+        """Go on in the run of a later cell, which appends to it from now on; its sampling defaults come on top."""
+        self.core.flush()
+        self.defaults.update(core.defaults)
+        self.samples = self.defaults.pop("n", self.samples)
+        self._made = {}
+        self.core = self._handle.core = core
+        self.number = core.open_state(self)
+        core.append_event(StateOpened(self.number, self.branch))
 
     def _move(self, core: Core) -> None:
         """Go on in another run: the one of a later cell, or one of the state's own."""
@@ -251,7 +271,8 @@ class State(Reading):
             return (
                 params if not sample else msgspec.structs.replace(params, seed=(params.seed + sample) % 2**63)
             )
-        return msgspec.structs.replace(params, seed=gen_seed(self.seed, self.path, ordinal, sample))
+        path = f"{self.path}~{self.rewound}" if self.rewound else self.path
+        return msgspec.structs.replace(params, seed=gen_seed(self.seed, path, ordinal, sample))
 
     # ------------------------------------------------------------ roles
 
@@ -343,6 +364,11 @@ class State(Reading):
 
     # ------------------------------------------------------------ the end
 
+    @property
+    def open(self) -> bool:
+        """True while it has a session: until it is closed, or joined and idle."""
+        return self._finalizer.alive
+
     def close(self) -> None:
         """Stop what is under way and release the engine's session now; the text stays readable. Idempotent."""
         if self._finalizer.detach() is not None:
@@ -375,7 +401,7 @@ class State(Reading):
 
         place = place_of(user_frame())
         self._check_fork(size, place)
-        core = self._writable(place)
+        core = self.writable(place)
         number, self._forks = self._forks, self._forks + 1
         children = [self._branch(core or self.core, number, index) for index in range(size)]
         if core is not None:
@@ -403,7 +429,8 @@ class State(Reading):
     def _branch(self, core: Core, number: int, index: int) -> State:
         """A branch: its name for people counts branches, its seed path also the forks."""
         name = f"{self.branch}.{index}" if self.is_branch else str(index)
-        path = f"{self.path}/{number}.{index}"
+        path = f"{self.path}~{self.rewound}" if self.rewound else self.path
+        path = f"{path}/{number}.{index}"
         return State(core, name, path, defaults=self.defaults, seed=self.seed, parent=self)
 
     def _bequeath(self, core: Core, children: Sequence[State]) -> None:
@@ -424,6 +451,32 @@ class State(Reading):
         from sgnb.runtime.fork import CopyScope  # noqa: PLC0415
 
         return CopyScope(self)
+
+    def mark(self) -> Mark:
+        """This place, to come back to with ``rewind``. Raises the state's error if it has failed."""
+        from sgnb.runtime.marks import make_mark  # noqa: PLC0415
+
+        place = place_of(user_frame())
+        core = self.writable(place)
+        if core is None:
+            assert self.failure is not None
+            self.failure.throw()
+        return make_mark(self, core, place)
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to a mark: text, variables and turns are as they were; the same mark can be used again.
+
+        What is under way since then is stopped, and an error since then is forgotten.
+        """
+        from sgnb.runtime.marks import rewind  # noqa: PLC0415
+
+        rewind(self, mark, place_of(user_frame()))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write text, variables, messages and meta to a JSON file; ``sgnb.load_state`` reads it."""
+        from sgnb.runtime.saved import save_state  # noqa: PLC0415
+
+        save_state(self, path)
 
     def repeat(self, steps: Sequence[Step], place: Place) -> None:
         """Append what another state had appended; texts it generated are literal."""
