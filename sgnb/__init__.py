@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from sgnb.runtime.function import SglFunction, function
     from sgnb.runtime.run import Run
     from sgnb.runtime.saved import load_state, release_states, states
+    from sgnb.runtime.server import flush_cache, get_server_info
     from sgnb.runtime.state import State
 
 __version__ = "0.1.0"
@@ -81,11 +82,13 @@ __all__ = [
     "assistant_end",
     "attach",
     "engines",
+    "flush_cache",
     "function",
     "gen",
     "gen_int",
     "gen_string",
     "get_default_backend",
+    "get_server_info",
     "greedy_token_selection",
     "image",
     "launch",
@@ -164,6 +167,10 @@ _HOMES = {
         "load_state",
         "release_states",
         "states",
+    ),
+    "sgnb.runtime.server": (
+        "flush_cache",
+        "get_server_info",
     ),
     "sgnb.runtime.state": ("State",),
 }

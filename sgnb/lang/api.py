@@ -367,8 +367,23 @@ def _later(name: str) -> Any:
 
 gen_int = _later("gen_int")
 gen_string = _later("gen_string")
-image = _later("image")
-video = _later("video")
+
+
+def _no_vision(name: str) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ProgramError(
+            f"{name}() needs a model with vision; the models of this version have none.",
+            hint="Describe it in words.",
+            position=position_of(place_of(user_frame())),
+        )
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"``{name}`` is refused: no model here can see."
+    return refuse
+
+
+image = _no_vision("image")
+video = _no_vision("video")
 separate_reasoning = _later("separate_reasoning")
 
 DSL_NAMES: dict[str, Any] = {

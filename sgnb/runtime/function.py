@@ -7,7 +7,7 @@ How a body is executed (compiled or eager) is ``runtime.program``'s business; wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -16,12 +16,14 @@ from sgnb.config import MAX_N
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang.arguments import LATER_PARAMS
 from sgnb.lang.ir import Call, Graph, Host, HostCall, Scope
+from sgnb.lang.passes import PASSES, Pass
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core, current_core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
+from sgnb.runtime.tracing import Trace, Tracer, placeholders
 from sgnb.sampling_params import SamplingParams
 
 internal(__name__)
@@ -145,6 +147,21 @@ class SglFunction:
         options, rest = self.split(kwargs)
         return self.prepare(args, rest, options).start()
 
+    def trace(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Trace:
+        """What the program records, without an engine: see ``runtime.tracing``. ``backend`` is not needed (SGLang's)."""
+        tracer = Tracer()
+        options, rest = self.split(kwargs)
+        rest = {**placeholders(self._needed(), args, {**self.bind_arguments, **rest}), **rest}
+        run = self.prepare(args, rest, {**options, "backend": tracer}, passes=())
+        run.drive_body()
+        return Trace(run.state, tracer.blocks)
+
+    def _needed(self) -> list[str]:
+        """Parameters after the state that have no default."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = list(inspect.signature(self.func).parameters.values())[1:]
+        return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
+
     def enter_here(
         self, core: Core, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Callable[[], Frame | Result] | None:
@@ -205,7 +222,13 @@ class SglFunction:
             raise ProgramTypeError(f"run(extra_key=…) takes a str, not {type(key).__name__}.")
         return key or ""
 
-    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
+    def prepare(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
+        passes: Sequence[Pass] = PASSES,
+    ) -> Run:
         """A Run that nobody drives yet."""
         defaults = self.defaults(options)
         backend: Backend = require_backend(options["backend"])
@@ -215,6 +238,7 @@ class SglFunction:
             defaults=defaults,
             seed=options["seed"],
             extra_key=self.extra_key(options),
+            passes=passes,
         )
         program = self.program
         core.names = bindable(program.graph)
