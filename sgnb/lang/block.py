@@ -73,7 +73,16 @@ class ForkOp(NamedTuple):
     place: Place | None
 
 
-Op = InitOp | TextOp | MarkOp | GenOp | SelectOp | ForkOp
+class ChosenOp(NamedTuple):
+    """A choice that needed no model (made by a pass)."""
+
+    sid: str
+    rid: str
+    text: str
+    place: Place | None
+
+
+Op = InitOp | TextOp | MarkOp | GenOp | SelectOp | ForkOp | ChosenOp
 
 
 def heirs(ops: Sequence[Op], sids: Iterable[str]) -> set[str]:

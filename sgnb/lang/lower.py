@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, TextOp
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, TextOp
 from sgnb.lang.instruction import (
     Block,
     Decode,
@@ -51,6 +51,8 @@ def lower(run: str, ops: Sequence[Op]) -> Block:
             close()
             position = None if op.place is None else position_of(op.place)
             out.append(Select(op.rid, op.sid, op.name, op.options, op.method, position, op.cell, op.branch))
+        elif type(op) is ChosenOp:
+            parts.append(TextPart(op.text, literal=True))
         elif type(op) is ForkOp:
             close()
             out.append(Fork(op.sid, op.children))

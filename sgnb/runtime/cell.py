@@ -7,7 +7,7 @@ cell binds stays the run's own.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -16,6 +16,7 @@ from sgnb.errors import ProgramError
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cells import CellSource, check_cell, compile_cell, parse_cell
 from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.passes import PASSES, Pass
 from sgnb.lang.position import CELL_PREFIX, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.function import function
@@ -39,6 +40,7 @@ def start_cell(
     defaults: dict[str, Any],
     first_line: int,
     start: State | None = None,
+    passes: Sequence[Pass] = PASSES,
 ) -> Run:
     """See ``runtime.run.run_cell``."""
     filename = f"{CELL_PREFIX}{cell_name}>"
@@ -50,7 +52,12 @@ def start_cell(
     check_cell(cell, user_ns.keys())
     code, reason = _compile(cell)
     core = Core(
-        backend, title=f"[{cell_name}]", cell=cell_name, defaults=defaults, seed=defaults.pop("seed", None)
+        backend,
+        title=f"[{cell_name}]",
+        cell=cell_name,
+        defaults=defaults,
+        seed=defaults.pop("seed", None),
+        passes=passes,
     )
     begin(core, parse_program(cell.tree, filename=filename, name=f"[{cell_name}]") if code else None, reason)
     for name in shadowed(cell, user_ns):

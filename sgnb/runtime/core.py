@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
 from sgnb.errors import Cancelled, SgnbError
-from sgnb.lang.block import ForkOp, GenOp, Op, SelectOp, heirs
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, heirs
 from sgnb.lang.lower import lower
-from sgnb.lang.passes import PASSES, Pass, optimize
+from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
 from sgnb.lang.position import internal, position_of
 from sgnb.runtime.events import (
     Event,
@@ -107,6 +107,8 @@ class Core:
         self.defaults = dict(defaults or {})
         self.seed = default_seed() if seed is None else seed
         self.passes = passes
+        self.pass_records: list[list[PassRecord]] | None = None
+        """One list a block, for who wants to know what the passes did."""
         self.extra_key = extra_key
         """Requests share cached prefixes with those of the same key only."""
         self.log = EventLog()
@@ -179,15 +181,31 @@ class Core:
                 self.submitting = False
                 return
             try:
-                self.backend.submit(lower(self.id, optimize(ops, self.passes)), self.on_events)
+                block = self._optimized(ops)
+                self.backend.submit(lower(self.id, block), self.on_events)
                 self.messages_sent += 1
             except SgnbError as error:
                 places = [op.place for op in ops if isinstance(op, GenOp | SelectOp)]
                 if len(places) == 1 and places[0] is not None:
                     error.position = error.position or position_of(places[0])
                 self.fail_sessions(heirs(ops, [op.sid for op in ops]), error)
+                block = []
             finally:
                 self.submitting = False
+        done = [
+            Done(op.rid, {"type": "stop", "matched": None}, {"choice": 0, "scores": [0.0]})
+            for op in block
+            if type(op) is ChosenOp
+        ]
+        if done:
+            self.on_events(done)
+
+    def _optimized(self, ops: list[Op]) -> list[Op]:
+        if self.pass_records is None:
+            return optimize(ops, self.passes)
+        records: list[PassRecord] = []
+        self.pass_records.append(records)
+        return optimize(ops, self.passes, records)
 
     def open_state(self, state: State) -> int:
         """Number a state that records here."""

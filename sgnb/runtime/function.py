@@ -7,7 +7,7 @@ How a body is executed (compiled or eager) is ``runtime.program``'s business; wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -16,7 +16,7 @@ from sgnb.config import MAX_N
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang.arguments import LATER_PARAMS
 from sgnb.lang.ir import Call, Graph, Host, HostCall, Scope
-from sgnb.lang.passes import PASSES, Pass
+from sgnb.lang.passes import PASSES
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core, current_core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
@@ -48,6 +48,7 @@ RUN_ONLY: dict[str, Any] = {
     "backend": None,
     "use_thread": True,
     "extra_key": None,
+    "passes": None,
 }
 MAX_IN_FLIGHT = 256
 """Items of a batch that run at once, unless ``num_threads`` says otherwise."""
@@ -152,7 +153,7 @@ class SglFunction:
         tracer = Tracer()
         options, rest = self.split(kwargs)
         rest = {**placeholders(self._needed(), args, {**self.bind_arguments, **rest}), **rest}
-        run = self.prepare(args, rest, {**options, "backend": tracer}, passes=())
+        run = self.prepare(args, rest, {**options, "backend": tracer, "passes": ()})
         run.drive_body()
         return Trace(run.state, tracer.blocks)
 
@@ -227,7 +228,6 @@ class SglFunction:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         options: Mapping[str, Any],
-        passes: Sequence[Pass] = PASSES,
     ) -> Run:
         """A Run that nobody drives yet."""
         defaults = self.defaults(options)
@@ -238,7 +238,7 @@ class SglFunction:
             defaults=defaults,
             seed=options["seed"],
             extra_key=self.extra_key(options),
-            passes=passes,
+            passes=PASSES if options["passes"] is None else tuple(options["passes"]),
         )
         program = self.program
         core.names = bindable(program.graph)

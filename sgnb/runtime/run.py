@@ -7,11 +7,12 @@ A Run holds its root state; the core inside does not. Widgets read ``run.log`` a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import Cancelled
+from sgnb.lang.passes import PASSES, Pass
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.dispatcher import Driver, pool
@@ -166,11 +167,13 @@ def run_cell(
     defaults: Mapping[str, Any] | None = None,
     first_line: int = 1,
     start: State | None = None,
+    passes: Sequence[Pass] = PASSES,
 ) -> Run:
     """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell.
 
     ``start`` is the state of an earlier cell that this one goes on with, on the same session (``--from NAME``); raises
     ProgramError when it cannot go on: it failed, was joined or closed, is still running, or has another backend.
+    ``passes`` are those its blocks go through (``-O0``: none).
 
     Mistakes that can be known from the text raise ProgramError here, before anything is queued. Nothing runs until
     ``drive`` (or ``start``, for a background cell) is called.
@@ -185,6 +188,7 @@ def run_cell(
         defaults=dict(defaults or {}),
         first_line=first_line,
         start=start,
+        passes=passes,
     )
 
 

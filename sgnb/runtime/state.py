@@ -439,6 +439,7 @@ class State(Reading):
             with slot.core.lock:
                 if not slot.settled:
                     slot.hold()
+                    slot.also += (self, children[0])  # a pass may fork the others from the first
                     slot.heirs += map(weakref.ref, children)
         failure = self.failure
         if failure is not None:

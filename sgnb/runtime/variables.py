@@ -38,7 +38,7 @@ class Slot:
     """The value of one generation: text as it comes, then meta or an error. Written under ``core.lock`` only."""
 
     __slots__ = (
-        "_held", "_state", "chunks", "core", "failure", "heirs", "logprobs", "meta", "name", "options", "place",
+        "_held", "_state", "also", "chunks", "core", "failure", "heirs", "logprobs", "meta", "name", "options", "place",
         "rid", "sample", "settled", "sid", "tokens",
     )  # fmt: skip
 
@@ -58,6 +58,8 @@ class Slot:
         self._held: State | None = None if state.is_branch else state
         self.heirs: list[weakref.ref[State]] = []
         """Branches that were forked behind this generation: its failure is theirs."""
+        self.also: list[State] = []
+        """States whose sessions must last until it ends: forks wait in them."""
         self.options = options
         """A choice's options; its text is the one that won."""
         self.sid = sid or state.sid
@@ -90,7 +92,7 @@ class Slot:
         """It has ended."""
         if failure is not None:
             self.failure = failure
-        self.settled, self._state, self._held = True, None, None
+        self.settled, self._state, self._held, self.also = True, None, None, []
 
     @property
     def text(self) -> str:
