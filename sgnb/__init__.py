@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
+    from sgnb.runtime.explain import explain, explain_data
     from sgnb.runtime.fork import Group
     from sgnb.runtime.function import SglFunction, function
     from sgnb.runtime.run import Run
@@ -82,6 +83,8 @@ __all__ = [
     "assistant_end",
     "attach",
     "engines",
+    "explain",
+    "explain_data",
     "flush_cache",
     "function",
     "gen",
@@ -156,6 +159,10 @@ _HOMES = {
         "user_begin",
         "user_end",
         "video",
+    ),
+    "sgnb.runtime.explain": (
+        "explain",
+        "explain_data",
     ),
     "sgnb.runtime.fork": ("Group",),
     "sgnb.runtime.function": (

@@ -7,7 +7,7 @@ How a body is executed (compiled or eager) is ``runtime.program``'s business; wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -15,8 +15,8 @@ from sgnb.backends.base import Backend, require_backend
 from sgnb.config import MAX_N
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang.arguments import LATER_PARAMS
-from sgnb.lang.ir import Call, Graph, Host, HostCall, Scope
-from sgnb.lang.passes import PASSES
+from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
+from sgnb.lang.passes import PASSES, Pass, PassRecord
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core, current_core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
@@ -148,12 +148,23 @@ class SglFunction:
         options, rest = self.split(kwargs)
         return self.prepare(args, rest, options).start()
 
-    def trace(self, *args: Any, backend: Backend | None = None, **kwargs: Any) -> Trace:
-        """What the program records, without an engine: see ``runtime.tracing``. ``backend`` is not needed (SGLang's)."""
+    def trace(
+        self,
+        *args: Any,
+        backend: Backend | None = None,
+        passes: Sequence[Pass] = (),
+        pass_records: list[list[PassRecord]] | None = None,
+        **kwargs: Any,
+    ) -> Trace:
+        """What the program records, without an engine: see ``runtime.tracing``. ``backend`` is not needed (SGLang's).
+
+        ``passes`` are applied to the blocks; what they did is added to ``pass_records``, one list a block.
+        """
         tracer = Tracer()
         options, rest = self.split(kwargs)
         rest = {**placeholders(self._needed(), args, {**self.bind_arguments, **rest}), **rest}
-        run = self.prepare(args, rest, {**options, "backend": tracer, "passes": ()})
+        run = self.prepare(args, rest, {**options, "backend": tracer, "passes": passes})
+        run.core.pass_records = pass_records
         run.drive_body()
         return Trace(run.state, tracer.blocks)
 
@@ -310,7 +321,10 @@ def bindable(graph: Graph | None) -> frozenset[str] | None:
     """The variables a program can bind; None when its graph does not show all of them."""
     if graph is None or any(isinstance(node, Call | Host | HostCall | Scope) for node in graph.walk()):
         return None
-    names = [part.name for part in graph.gens()]
+    parts = [part for node in graph.walk() if isinstance(node, Append) for part in node.parts]
+    if any(isinstance(part, HolePart) and not part.text for part in parts):
+        return None
+    names = graph.variables()
     return None if None in names else frozenset(name for name in names if name)
 
 

@@ -300,3 +300,30 @@ def test_random_programs_mean_the_same_with_and_without_passes(monkeypatch):
         steps = plan(rng)
         assert outcome(steps, passes, number) == outcome(steps, (), number), steps
     assert min(changed.values()) >= 40, changed
+
+
+def test_explain_shows_graph_passes_and_trace():
+    @sgl.function
+    def prog(s, topic):
+        s += "p"
+        forks = s.fork(2)
+        for i, f in enumerate(forks):
+            f += LONG + f"{topic} {i}" + sgl.gen("tip")
+        forks.join()
+        s += sgl.select("pick", ["a", "b"])
+
+    shown = sgl.explain(prog)
+    data = sgl.explain_data(prog)
+    assert (
+        "fork s → forks[2]" in shown and "append forks[*]" in shown and "join forks gather_variable" in shown
+    )
+    assert "select(pick, 'a', 'b')" in shown and "runs compiled" in shown
+    changed = [record["pass"] for block in data["blocks"] for record in block if record["changed"]]
+    assert changed == ["hoist_prefix", "group_generations"]
+    assert "nothing: no state is forked twice" in shown
+
+    @sgl.function
+    def broken(s, number):
+        s += "x" * (number + 1)
+
+    assert "not traced: TypeError" in sgl.explain(broken)
