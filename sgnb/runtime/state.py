@@ -19,14 +19,13 @@ from sgnb.backends.base import Backend, TemplateInfo
 from sgnb.config import MAX_FORK_DEPTH, MAX_FORK_WIDTH
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang import api
-from sgnb.lang.block import ForkOp, GenOp, InitOp, MarkOp, SelectOp, TextOp
+from sgnb.lang.block import ForkOp, GenOp, InitOp, SelectOp, TextOp
 from sgnb.lang.position import Place, internal, line_of, place_of, position_of, user_frame
 from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core, current_core
-from sgnb.runtime.events import GenQueued, RoleBegan, RoleEnded, StateOpened, TextAppended
+from sgnb.runtime.events import GenQueued, StateOpened, TextAppended
 from sgnb.runtime.meta import event_line, gen_seed
-from sgnb.runtime.reading import Reading
-from sgnb.runtime.scopes import StateTurn, VarScope
+from sgnb.runtime.turns import Step, Turns
 from sgnb.runtime.variables import Failure, Lazy, Samples, Slot
 from sgnb.sampling_params import SamplingParams
 
@@ -39,11 +38,9 @@ internal(__name__)
 LIVE: weakref.WeakSet[State] = weakref.WeakSet()
 """Every state that somebody holds."""
 _serials = itertools.count(1)
-Step = api.Text | api.RoleBegin | api.RoleEnd | Slot
-"""What was appended, as a join or a file repeats it."""
 
 
-class State(Reading):
+class State(Turns):
     """What a program appends to. Made by the runtime; ``state["x"]`` and ``state.text()`` wait for what they give."""
 
     def __init__(
@@ -117,13 +114,6 @@ class State(Reading):
         self._unnamed = parent._unnamed
         self._made = parent._made
         self.depth = parent.depth + 1
-
-    @property
-    def template(self) -> TemplateInfo:
-        """The model's chat texts; asked for at the first turn, since it waits for the model."""
-        if self._template is None:
-            self._template = self.backend.template()
-        return self._template
 
     # ------------------------------------------------------------ appending
 
@@ -273,94 +263,6 @@ class State(Reading):
             )
         path = f"{self.path}~{self.rewound}" if self.rewound else self.path
         return msgspec.structs.replace(params, seed=gen_seed(self.seed, path, ordinal, sample))
-
-    # ------------------------------------------------------------ roles
-
-    def _check_roles(self, parts: tuple[api.Expr, ...], place: Place) -> None:
-        """Refuse nested and unmatched turns before anything of the expression is recorded."""
-        role = self.role
-        for part in parts:
-            if isinstance(part, api.RoleBegin):
-                if role is not None:
-                    raise ProgramError(
-                        f"A {part.role} turn begins inside a {role} turn; turns cannot be nested.",
-                        hint=f"End the {role} turn first.",
-                        position=position_of(place),
-                    )
-                role = part.role
-            elif isinstance(part, api.RoleEnd):
-                if role != part.role:
-                    raise ProgramError(
-                        f"{part.role}_end() without {part.role}_begin()"
-                        + (f"; a {role} turn is open." if role else "."),
-                        hint=f"Write `with s.{part.role}():`, which ends its turn by itself.",
-                        position=position_of(place),
-                    )
-                role = None
-
-    def open_role(self, role: str, place: Place) -> None:
-        """Begin a turn."""
-        self.append_expr(api.RoleBegin(role), place)
-
-    def close_role(self, role: str, place: Place) -> None:
-        """End the turn; does nothing when it is already closed (an error went before)."""
-        if self.role == role:
-            self.append_expr(api.RoleEnd(role), place)
-
-    def _begin(self, core: Core, role: str, place: Place) -> None:
-        if not self._turns and role != "system" and self.template.default_system:
-            self._default_system(core)
-        prefix = self.template.roles.get(role, ("", ""))[0]
-        self.role = role
-        if prefix:
-            self._pieces.append(prefix)
-        self._turn_start = len(self._pieces)
-        self._history.append(api.RoleBegin(role))
-        core.append_event(RoleBegan(self.number, role, prefix))
-        core.record(MarkOp(self.sid, role, True, place))
-
-    def _end(self, core: Core, place: Place) -> None:
-        role, self.role = self.role or "", None
-        self._turns.append((role, self._pieces[self._turn_start :]))
-        suffix = self.template.roles.get(role, ("", ""))[1]
-        if suffix:
-            self._pieces.append(suffix)
-        self._history.append(api.RoleEnd(role))
-        core.append_event(RoleEnded(self.number, role, suffix))
-        core.record(MarkOp(self.sid, role, False, place))
-
-    def _default_system(self, core: Core) -> None:
-        """The template's own system turn: the engine puts its text, so it is kept here and not sent."""
-        whole = self.template.default_system
-        prefix, suffix = self.template.roles.get("system", ("", ""))
-        self._pieces.append(whole)
-        fits = len(whole) >= len(prefix) + len(suffix) and whole.startswith(prefix) and whole.endswith(suffix)
-        content = whole[len(prefix) : len(whole) - len(suffix)] if fits else whole
-        self._turns.append(("system", [content]))
-        core.append_event(RoleBegan(self.number, "system", prefix if fits else ""))
-        core.append_event(TextAppended(self.number, content))
-        core.append_event(RoleEnded(self.number, "system", suffix if fits else ""))
-
-    def system(self, expr: object = None) -> StateTurn:
-        """A system turn: ``with s.system():``, or at once with text."""
-        return self._turn("system", expr)
-
-    def user(self, expr: object = None) -> StateTurn:
-        """A user turn: ``with s.user():``, or at once with text."""
-        return self._turn("user", expr)
-
-    def assistant(self, expr: object = None) -> StateTurn:
-        """An assistant turn: ``with s.assistant():``, or at once with an expression."""
-        return self._turn("assistant", expr)
-
-    def _turn(self, role: str, expr: object) -> StateTurn:
-        if expr is not None:
-            self.append_expr(api.Turn(role, expr), place_of(user_frame(2)))
-        return StateTurn(self, role, done=expr is not None)
-
-    def var_scope(self, name: str) -> VarScope:
-        """``with s.var_scope("x"):`` binds the text appended inside to ``x``."""
-        return VarScope(self, name)
 
     # ------------------------------------------------------------ the end
 

@@ -79,8 +79,17 @@ REFUSED = "thrown away: the result would not have meant the same"
 def optimize(
     ops: Sequence[Op], passes: Sequence[Pass] = PASSES, records: list[PassRecord] | None = None
 ) -> list[Op]:
-    """Apply ``passes`` in order; each result must still do the same, or it is thrown away."""
+    """Apply ``passes`` in order; each result must still do the same, or it is thrown away.
+
+    Meaning is compared once, over all of them; pass by pass only when that fails, or when records are wanted.
+    """
     block = list(ops)
+    if records is None:
+        for step in passes:
+            block = step.run(block)
+        if block == ops or same(ops, block):
+            return block
+        block = list(ops)
     for step in passes:
         after = step.run(block)
         changed = after != block
