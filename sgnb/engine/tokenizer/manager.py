@@ -1,9 +1,11 @@
 """Sessions and requests between clients and scheduler: text becomes ids, output becomes chunks.
 
-Tokenizer process; one thread calls it (PROC's loop, or a test): ``handle`` with what a client sent, ``on_batch`` with
-what a step gave. It answers through two callables, so it knows no sockets. Each session is a queue of its own: Init,
-Extend and Decode take effect in order; while a Decode is in flight its session's later ops wait here, because the
-output comes between. A client may name only what it made: its ids start with ``c<client>.``.
+Tokenizer process; one thread calls it (the process's loop, or a test): ``handle`` with what a client sent, ``on_batch``
+with what a step gave, ``pump`` while it says that there is more. It answers through two callables, so it knows no sockets.
+Each session is a queue of its own: Init, Extend and Decode take effect in order; while a Decode is in flight its session's
+later ops wait here, because the output comes between. Short text is encoded at once; long text in pieces, one for each
+``pump``, between which all other messages are served. A client may name only what it made: its ids start with
+``c<client>.``.
 
 Every Decode gets exactly one chunk with a finish. A failed op poisons its session: later ops fail with the first cause.
 After an abort a session stays usable: its queued generations end with ``abort``, its queued text is still appended, so
@@ -17,10 +19,17 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from sgnb.config import MAX_STATES, MAX_WAITING
+from sgnb.engine.tokenizer.borders import PIECE_CHARS
+from sgnb.engine.tokenizer.conversation import Conversation
 from sgnb.engine.tokenizer.detokenizer import DetokenizerManager
+from sgnb.engine.tokenizer.refusals import foreign, full, owns, refuse_decode
 from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, error_info
-from sgnb.engine.tokenizer.tokenizer import ModelTokenizer
+from sgnb.engine.tokenizer.steps import Jobs, Steps
+from sgnb.engine.tokenizer.template_renderer import TemplateRenderer
+from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, model_info
 from sgnb.errors import LimitError, RequestError, SgnbError
 from sgnb.messages import (
     AbortReqs,
@@ -63,10 +72,18 @@ class _Request:
     client: int
     sid: str
     with_ids: bool
+    notes: tuple[str, ...] = ()
+
+
+def _nothing() -> None:
+    """Who polls need not be woken."""
 
 
 class TokenizerManager:
-    """Sessions of all clients. ``incarnation`` goes into every message to a client."""
+    """Sessions of all clients. ``incarnation`` goes into every message to a client.
+
+    ``wake`` is called from another thread when ``pump`` has work again after it said there was none.
+    """
 
     def __init__(
         self,
@@ -77,6 +94,7 @@ class TokenizerManager:
         incarnation: str = "",
         max_sessions: int = MAX_STATES,
         max_waiting: int = MAX_WAITING,
+        wake: Callable[[], None] = _nothing,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
@@ -96,6 +114,8 @@ class TokenizerManager:
         self._refused: OrderedDict[str, ErrorInfo] = OrderedDict()
         """Sessions that could not be opened, so that their later ops name the first cause."""
         self._outbox: dict[int, list[Chunk]] = {}
+        self._jobs = Jobs(wake, 2 * PIECE_CHARS)
+        self._renderer = TemplateRenderer(tokenizer.chat_template or "", tokenizer.variables)
 
     # ------------------------------------------------------------ facts
 
@@ -106,31 +126,44 @@ class TokenizerManager:
     def model_info(self, *, model: str, path: str, runner: str, ready: SchedulerReady) -> ModelInfo:
         """What clients are told of the model. Takes the model's own vocabulary size for the checks of ids."""
         self.vocab_size = ready.vocab_size
-        template = self.tokenizer.template
-        return ModelInfo(
-            model=model,
-            path=path,
-            runner=runner,
-            vocab_size=ready.vocab_size,
-            context_length=ready.context_length,
-            max_total_tokens=ready.max_total_tokens,
-            dtype=ready.dtype,
-            device=ready.device,
-            attention_backend=ready.attention_backend,
-            eos_token_ids=self.tokenizer.eos_token_ids,
-            roles=template.roles,
-            default_system=template.default_system,
-            template_exact=template.exact,
-            template_hash=template.hash,
-        )
+        return model_info(self.tokenizer, model=model, path=path, runner=runner, ready=ready)
 
-    def tokenize(self, text: str, *, literal: bool = False) -> list[int]:
-        """Ids of a text as a prompt's start, without BOS (the ``tokenize`` control)."""
-        return self.tokenizer.encode(text, parse=not literal)
+    def tokenize(self, text: str, answer: Callable[[list[int] | ErrorInfo], None], *, literal: bool) -> None:
+        """Ids of a text as a prompt's start, without BOS (the ``tokenize`` control); ``answer`` is called once, perhaps
+        from a later ``pump``."""
+
+        def steps() -> Steps[None]:
+            try:
+                ids = yield from self.tokenizer.encode_steps(text, parse=not literal)
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as fault:  # a panic of the tokenizers library is no Exception
+                answer(error_info(fault))
+            else:
+                answer(ids)
+
+        self._jobs.start(steps(), _nothing, len(text))
 
     def counts(self) -> dict[str, int]:
         """Sessions, requests in flight, requests queued here."""
         return {"sessions": len(self._sessions), "running": len(self._requests), "queued": len(self._queued)}
+
+    # ------------------------------------------------------------ long work
+
+    def pump(self) -> bool:
+        """One piece of what is under way. True while another can be done now: call again, after looking at messages."""
+        self._jobs.step()
+        self._flush()
+        return self._jobs.ready
+
+    @property
+    def encoding(self) -> int:
+        """Texts that are being encoded or rendered."""
+        return len(self._jobs)
+
+    def close(self) -> None:
+        """End the template's worker process. Nothing may be called after it."""
+        self._renderer.close()
 
     # ------------------------------------------------------------ from clients
 
@@ -163,10 +196,12 @@ class TokenizerManager:
                 running.append(rid)
             elif session is not None and session.client == client:
                 self._drop_queued(session, only=rid)
+                self._pump(session)
         for session in list(self._sessions.values()):
             mine = all_clients or session.client == client
             if mine and (everything or all_clients or session.sid in sids):
                 self._drop_queued(session)
+                self._pump(session)
                 if session.running is not None:
                     running.append(session.running)
         if running:
@@ -175,8 +210,10 @@ class TokenizerManager:
 
     def client_gone(self, client: int) -> None:
         """Forget a client: its sessions close, its requests end, nothing more is sent to it. Idempotent."""
-        for sid in [sid for sid, session in self._sessions.items() if session.client == client]:
-            del self._sessions[sid]
+        for session in [one for one in self._sessions.values() if one.client == client]:
+            if session.job is not None:
+                self._jobs.cancel(session.job)
+            del self._sessions[session.sid]
         for rid in [rid for rid, request in self._requests.items() if request.client == client]:
             del self._requests[rid]
             self._detokenizer.drop(rid)
@@ -195,7 +232,13 @@ class TokenizerManager:
             if request is None:  # its client is gone
                 self._detokenizer.drop(out.rid)
                 continue
+            if out.meta is not None and request.notes:
+                meta = msgspec.structs.replace(out.meta, notes=list(request.notes))
+                out = msgspec.structs.replace(out, meta=meta)
             self._send(request.client, self._detokenizer.feed(out, with_ids=request.with_ids))
+            session = self._sessions.get(request.sid)
+            if session is not None and session.running == out.rid:
+                session.sampled(out.ids)
             if out.finish is not None:
                 self._finished(out, request, out.finish)
         self._flush()
@@ -206,15 +249,14 @@ class TokenizerManager:
         session = self._sessions.get(request.sid)
         if session is None or session.running != out.rid:
             return  # released meanwhile
-        session.running = None
-        # Kept characters that no kept token covers: model text, so always literal.
-        session.pending.add_text(out.leftover.decode("utf-8", "replace"), parse=False)
+        kept = out.meta.kept_tokens if out.meta is not None else 0
+        session.finished(kept, out.leftover.decode("utf-8", "replace"), self.tokenizer)
         if finish.type == "error" and session.error is None:
             session.error = finish.error or ErrorInfo(kind="RequestError", message="the generation failed")
         self._pump(session)
 
     def _pump(self, session: Session) -> None:
-        while session.queue and session.running is None:
+        while session.queue and session.running is None and session.job is None:
             op = session.queue.popleft()
             if isinstance(op, Decode):
                 self._queued.pop(op.rid, None)
@@ -223,22 +265,19 @@ class TokenizerManager:
     # ------------------------------------------------------------ ops
 
     def _init(self, client: int, op: Init) -> None:
-        if not self._owns(client, op.sid):
-            self._refuse(client, op.sid, _foreign("session", op.sid, client))
+        if not owns(client, op.sid):
+            self._refuse(client, op.sid, foreign("session", op.sid, client))
         elif (session := self._sessions.get(op.sid)) is not None:
             error = RequestError(f"session {op.sid!r} is open already", code="duplicate_session")
             self._poison(session, error_info(error))
         elif self._open[client] >= self._max_sessions:
-            full = error_info(
-                LimitError(
-                    f"{self._open[client]} states are live, at most {self._max_sessions} are allowed",
-                    hint="Drop references to states of finished programs.",
-                )
-            )
-            self._refuse(client, op.sid, full)
+            self._refuse(client, op.sid, full(self._open[client], self._max_sessions))
         else:
             self._refused.pop(op.sid, None)
-            self._sessions[op.sid] = Session(op.sid, client)
+            session = self._sessions[op.sid] = Session(op.sid, client)
+            template = self.tokenizer.template
+            if not template.exact and not template.error:
+                session.conversation = Conversation()
             self._open[client] += 1
             self._to_scheduler(SessionOpen(sid=op.sid, client=client, extra_key=op.extra_key))
 
@@ -261,7 +300,14 @@ class TokenizerManager:
                 self._op_failed(client, op.sid, error)
             return
         if isinstance(op, Decode):
-            bad = self._bad_decode(session, op)
+            bad = refuse_decode(
+                session.client,
+                op,
+                known=op.rid in self._requests or op.rid in self._queued,
+                waiting=self._waiting[client],
+                max_waiting=self._max_waiting,
+                vocab_size=self.vocab_size,
+            )
             self._waiting[client] += 1
             if bad is not None:
                 self._fail_decode(session, op, bad)
@@ -272,7 +318,7 @@ class TokenizerManager:
             except SgnbError as fault:
                 self._poison(session, error_info(fault))
                 return
-        if session.running is None:
+        if session.running is None and session.job is None:
             self._apply(session, op)
         elif len(session.queue) >= MAX_QUEUED_OPS:
             error = error_info(LimitError(f"{MAX_QUEUED_OPS} operations wait behind one generation"))
@@ -285,40 +331,40 @@ class TokenizerManager:
             if isinstance(op, Decode):
                 self._queued[op.rid] = op.sid
 
-    def _bad_decode(self, session: Session, op: Decode) -> ErrorInfo | None:
-        if not self._owns(session.client, op.rid):
-            return _foreign("request", op.rid, session.client)
-        if op.rid in self._requests or op.rid in self._queued:
-            return error_info(RequestError(f"request {op.rid!r} exists already", code="duplicate_request"))
-        if self._waiting[session.client] >= self._max_waiting:
-            return error_info(
-                RequestError(
-                    f"{self._waiting[session.client]} requests of this client wait or run, at most "
-                    f"{self._max_waiting} are allowed",
-                    code="queue_full",
-                    hint="Run fewer programs at once (num_threads of run_batch).",
-                )
-            )
-        try:
-            op.params.check().check_model(self.vocab_size)
-        except LimitError as fault:
-            return error_info(fault)
-        return None
-
     def _apply(self, session: Session, op: Extend | Decode) -> None:
         """Carry out an op whose turn it is."""
         if session.error is not None:
             if isinstance(op, Decode):
                 self._fail_decode(session, op, session.error)
             return
+        if isinstance(op, Decode):
+            session.encoding = op
+            self._queued[op.rid] = op.sid
+        else:
+            try:
+                session.extend(op.parts, self.tokenizer, self.vocab_size)
+            except SgnbError as fault:
+                self._poison(session, error_info(fault))
+                return
+
+        def go_on() -> None:
+            session.job = session.encoding = None
+            self._pump(session)
+
+        job = self._jobs.start(self._encode(session, op), go_on, session.cost(op))
+        if job.done:
+            session.encoding = None
+        else:
+            session.job = job
+
+    def _encode(self, session: Session, op: Extend | Decode) -> Steps[None]:
+        """An op in steps. Ended between two of them it has sent nothing, and its text is pending still."""
         try:
             if isinstance(op, Decode):
-                self._decode(session, op)
-            else:
-                session.extend(op.parts, self.tokenizer, self.vocab_size)
-                if ids := session.take_stable(self.tokenizer):
-                    self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
-        except (KeyboardInterrupt, SystemExit):
+                yield from self._decode(session, op)
+            elif ids := (yield from session.take_stable(self.tokenizer)):
+                self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except (
             BaseException
@@ -326,25 +372,30 @@ class TokenizerManager:
             if not isinstance(fault, SgnbError):
                 log.exception("session %s", session.sid)
             if isinstance(op, Decode):
+                self._queued.pop(op.rid, None)
                 self._fail_decode(session, op, error_info(fault))
             else:
                 self._poison(session, error_info(fault))
 
-    def _decode(self, session: Session, op: Decode) -> None:
-        ids = session.take(self.tokenizer)
+    def _decode(self, session: Session, op: Decode) -> Steps[None]:
+        prompt = yield from session.prompt(self.tokenizer, self._renderer.render)
+        del self._queued[op.rid]
         session.running = op.rid
-        self._requests[op.rid] = _Request(session.client, session.sid, op.label.name == GENERATE)
+        self._requests[op.rid] = _Request(
+            session.client, session.sid, op.label.name == GENERATE, prompt.notes
+        )
         self._to_scheduler(
             SessionDecode(
                 rid=op.rid,
                 sid=session.sid,
                 client=session.client,
-                ids=ids,
+                ids=prompt.ids,
                 params=op.params,
                 stops=[stop.encode() for stop in op.params.stop],
                 stop_token_ids=list(op.params.stop_token_ids),
                 eos_token_ids=session.stop_ids(self.tokenizer),
                 label=op.label,
+                keep=prompt.keep,
             )
         )
 
@@ -363,7 +414,13 @@ class TokenizerManager:
             self._to_scheduler(SessionClose(sids=closed))
 
     def _drop_queued(self, session: Session, only: str | None = None) -> None:
-        """End queued generations of a session (or the one named); the text queued between them stays."""
+        """End generations of a session that are queued or being encoded (or the one named); the text between them stays."""
+        job, encoding = session.job, session.encoding
+        if job is not None and (only is None or (encoding is not None and encoding.rid == only)):
+            self._jobs.cancel(job)
+            session.cancelled()
+            if encoding is not None:
+                session.queue.appendleft(encoding)  # it is ended as those that wait are
         kept = []
         for op in session.queue:
             if isinstance(op, Decode) and only in (None, op.rid):
@@ -376,9 +433,6 @@ class TokenizerManager:
         session.queue.extend(kept)
 
     # ------------------------------------------------------------ errors and answers
-
-    def _owns(self, client: int, name: str) -> bool:
-        return name.startswith(f"c{client}.")
 
     def _poison(self, session: Session, error: ErrorInfo) -> None:
         """An op without a request failed: tell the client once."""
@@ -410,11 +464,3 @@ class TokenizerManager:
         outbox, self._outbox = self._outbox, {}
         for client, chunks in outbox.items():
             self._to_client(client, Chunks(incarnation=self._incarnation, items=chunks))
-
-
-def _foreign(what: str, name: str, client: int) -> ErrorInfo:
-    return error_info(
-        RequestError(
-            f"{what} id {name!r} is not this client's: its ids start with 'c{client}.'", code="foreign_id"
-        )
-    )
