@@ -32,16 +32,29 @@ if TYPE_CHECKING:
         assistant_begin,
         assistant_end,
         gen,
+        gen_int,
+        gen_string,
+        greedy_token_selection,
+        image,
+        select,
+        separate_reasoning,
         system,
         system_begin,
         system_end,
         text,
+        token_length_normalized,
+        unconditional_likelihood_normalized,
         user,
         user_begin,
         user_end,
+        video,
     )
+    from sgnb.runtime.explain import explain, explain_data
+    from sgnb.runtime.fork import Group
     from sgnb.runtime.function import SglFunction, function
     from sgnb.runtime.run import Run
+    from sgnb.runtime.saved import load_state, release_states, states
+    from sgnb.runtime.server import flush_cache, get_server_info
     from sgnb.runtime.state import State
 
 __version__ = "0.1.0"
@@ -54,6 +67,7 @@ __all__ = [
     "EngineDied",
     "EngineError",
     "EngineStartError",
+    "Group",
     "LimitError",
     "ModelFileError",
     "NoEngine",
@@ -69,18 +83,34 @@ __all__ = [
     "assistant_end",
     "attach",
     "engines",
+    "explain",
+    "explain_data",
+    "flush_cache",
     "function",
     "gen",
+    "gen_int",
+    "gen_string",
     "get_default_backend",
+    "get_server_info",
+    "greedy_token_selection",
+    "image",
     "launch",
+    "load_state",
+    "release_states",
+    "select",
+    "separate_reasoning",
     "set_default_backend",
+    "states",
     "system",
     "system_begin",
     "system_end",
     "text",
+    "token_length_normalized",
+    "unconditional_likelihood_normalized",
     "user",
     "user_begin",
     "user_end",
+    "video",
 ]
 
 _HOMES = {
@@ -113,19 +143,42 @@ _HOMES = {
         "assistant_begin",
         "assistant_end",
         "gen",
+        "gen_int",
+        "gen_string",
+        "greedy_token_selection",
+        "image",
+        "select",
+        "separate_reasoning",
         "system",
         "system_begin",
         "system_end",
         "text",
+        "token_length_normalized",
+        "unconditional_likelihood_normalized",
         "user",
         "user_begin",
         "user_end",
+        "video",
     ),
+    "sgnb.runtime.explain": (
+        "explain",
+        "explain_data",
+    ),
+    "sgnb.runtime.fork": ("Group",),
     "sgnb.runtime.function": (
         "SglFunction",
         "function",
     ),
     "sgnb.runtime.run": ("Run",),
+    "sgnb.runtime.saved": (
+        "load_state",
+        "release_states",
+        "states",
+    ),
+    "sgnb.runtime.server": (
+        "flush_cache",
+        "get_server_info",
+    ),
     "sgnb.runtime.state": ("State",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

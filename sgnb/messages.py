@@ -190,13 +190,57 @@ class Decode(Wire, frozen=True, kw_only=True, tag="decode"):
     label: Label = Label()
 
 
+class Select(Wire, frozen=True, kw_only=True, tag="select"):
+    """Score every option after what is pending (raw log-softmax), keep the winner's text and KV in the session.
+
+    Each option is tokenised with the pending text; what is common to all is prompt. Answered by one last Chunk with
+    ``text`` = the option exactly as written, ``finish`` and ``choice``.
+    """
+
+    rid: str
+    sid: str
+    options: list[str]
+    method: str
+    """``token_length_normalized``, ``greedy_token_selection`` or ``unconditional_likelihood_normalized``."""
+    label: Label = Label()
+
+
+class Fork(Wire, frozen=True, kw_only=True, tag="fork"):
+    """Open ``children`` as copies of ``sid``: ids and pending text. Nothing is copied in the KV pool."""
+
+    sid: str
+    children: list[str]
+
+
+class Commit(Wire, frozen=True, kw_only=True, tag="commit"):
+    """Compute what is pending up to the last safe space, so that others find it cached."""
+
+    sid: str
+
+
+class OptionScore(Wire, frozen=True, kw_only=True):
+    """One option of a Select: its scored tokens and their raw log-probabilities; ``score`` is the method's value."""
+
+    ids: list[int]
+    logprobs: list[float]
+    score: float
+    unconditional: list[float] = []
+
+
+class Choice(Wire, frozen=True, kw_only=True):
+    """Result of a Select: index of the winner and every option's score, in option order."""
+
+    index: int
+    options: list[OptionScore]
+
+
 class Release(Wire, frozen=True, kw_only=True, tag="release"):
     """Close sessions: their running requests are aborted. Idempotent."""
 
     sids: list[str]
 
 
-Op = Init | Extend | Decode | Release
+Op = Init | Extend | Decode | Select | Fork | Commit | Release
 
 
 class Block(Wire, frozen=True, kw_only=True, tag="block"):
@@ -291,6 +335,8 @@ class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     logprobs: list[TokenLogprob] = []
     started: bool = False
     """True once: the request left the queue."""
+    choice: Choice | None = None
+    """With the last chunk of a Select."""
     finish: Finish | None = None
     meta: RequestMeta | None = None
     prompt_ids: list[int] = []

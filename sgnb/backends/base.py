@@ -59,6 +59,7 @@ class Done:
     rid: str
     finish: dict[str, object]
     meta: dict[str, object] = field(default_factory=dict)
+    """Of a Select also: ``choice`` (index), ``scores``, ``input_token_logprobs`` (one list of (logprob, id) an option)."""
 
 
 @dataclass(frozen=True, slots=True)

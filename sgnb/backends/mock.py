@@ -7,6 +7,7 @@ It knows nothing of models: a token is a piece of text.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 import threading
@@ -28,8 +29,9 @@ from sgnb.backends.base import (
     TokenInfo,
 )
 from sgnb.errors import EngineDied, RequestError
-from sgnb.lang.instruction import Block, Decode, Extend, TextPart
+from sgnb.lang.instruction import Block, Decode, Extend, Fork, Select, TextPart
 from sgnb.lang.instruction import Instruction as Op
+from sgnb.sampling_params import SamplingParams
 
 CHATML = TemplateInfo(
     roles={role: (f"<|im_start|>{role}\n", "<|im_end|>\n") for role in ("system", "user", "assistant")}
@@ -45,11 +47,13 @@ class _Session:
     text: str = ""
     queue: deque[tuple[Op, Sink]] = field(default_factory=deque)
     now: _Request | None = None
+    waits: bool = False
+    """True until the fork that opens it has been carried out."""
 
 
 @dataclass(slots=True)
 class _Request:
-    op: Decode
+    op: Decode | Select
     sink: Sink
     prompt: str
     pieces: deque[str]
@@ -68,6 +72,7 @@ class MockBackend(Backend):
     """Answers from ``script``: a callable ``(prompt, name, params) -> str``, outputs by gen name (a str, or a list used
     in order), one list for all gens in order, or one str for all. An output may be an Exception (the gen fails) or HANG.
 
+    A Select takes the scripted output when that is one of its options, else the option of the highest ``choice_score``.
     ``delay`` is seconds a token; ``log`` keeps every block in order; ``prompts`` each gen's (name, prompt).
     """
 
@@ -175,25 +180,51 @@ class MockBackend(Backend):
             for op in block.instructions:
                 session = self._sessions.setdefault(op.sid, _Session())
                 session.queue.append((op, sink))
+                if isinstance(op, Fork):
+                    for child in op.children:
+                        self._sessions[child] = _Session(waits=True)
         self._take_aborts()
         while self._released:
             sid = self._released.popleft()
             self.released.append(sid)
             gone = self._sessions.pop(sid, None)
-            if gone is not None and gone.now is not None:
-                _send(gone.now.sink, _aborted(gone.now.op.rid, gone.now))
+            if gone is not None:
+                self._end_session(gone)
         if self._dead is not None:
             return False
         more = [self._step_session(session) for session in list(self._sessions.values())]
         return any(more)
 
-    def _step_session(self, session: _Session) -> bool:
-        while session.now is None and session.queue:
+    def _end_session(self, session: _Session) -> None:
+        """A released session stops what it does; forks it still owes are opened with the text so far."""
+        if session.now is not None:
+            _send(session.now.sink, _aborted(session.now.op.rid, session.now))
+            session.text += session.now.text
+        for op, sink in session.queue:
+            if isinstance(op, Decode | Select):
+                _send(sink, _aborted(op.rid, None))
+            elif isinstance(op, Fork):
+                self._fork(session, op)
+
+    def _fork(self, session: _Session, op: Fork) -> None:
+        for sid in op.children:
+            child = self._sessions.get(sid)
+            if child is not None:
+                child.text, child.waits = session.text, False
+
+    def _advance(self, session: _Session) -> None:
+        """Carry out what is queued up to the next generation."""
+        while session.now is None and session.queue and not session.waits:
             op, sink = session.queue.popleft()
             if isinstance(op, Extend):
                 session.text += "".join(self._part(part) for part in op.parts)
-            elif isinstance(op, Decode):
+            elif isinstance(op, Decode | Select):
                 session.now = self._begin(op, sink, session.text)
+            elif isinstance(op, Fork):
+                self._fork(session, op)
+
+    def _step_session(self, session: _Session) -> bool:
+        self._advance(session)
         request = session.now
         if request is None or request.hang:
             return False
@@ -213,12 +244,14 @@ class MockBackend(Backend):
             piece = request.pieces.popleft()
             request.count += 1
             request.text += piece
-            logprob = -0.5 if request.op.params.return_logprob else None
-            events.append(Delta(request.op.rid, piece, (TokenInfo(len(piece), logprob),)))
+            logprob = -0.5 if isinstance(request.op, Decode) and request.op.params.return_logprob else None
+            if isinstance(request.op, Decode):
+                events.append(Delta(request.op.rid, piece, (TokenInfo(len(piece), logprob),)))
         if not request.pieces:
             session.text += request.text
             session.now = None
             events.append(Done(request.op.rid, request.finish, _meta(request)))
+            self._advance(session)  # a fork behind it is open before a release that its end causes
         request.sink(events)
         return session.now is not None or bool(session.queue)
 
@@ -229,7 +262,7 @@ class MockBackend(Backend):
         prefix, suffix = self._template.roles.get(role, ("", ""))
         return prefix if begin else suffix
 
-    def _begin(self, op: Decode, sink: Sink, prompt: str) -> _Request:
+    def _begin(self, op: Decode | Select, sink: Sink, prompt: str) -> _Request:
         self.prompts.append((op.name, prompt))
         try:
             output = self._answer(prompt, op)
@@ -239,20 +272,25 @@ class MockBackend(Backend):
             return _Request(op, sink, prompt, deque(), "", {}, hang=True)
         if isinstance(output, Exception):
             return _Request(op, sink, prompt, deque(), "", {}, error=output)
+        if isinstance(op, Select):
+            winner = choose(prompt, op, output)
+            return _Request(op, sink, prompt, deque([winner]), winner, {"type": "stop", "matched": None})
         text, finish = cut(str(output), op)
         return _Request(op, sink, prompt, deque(tokens_of(text)), text, finish)
 
-    def _answer(self, prompt: str, op: Decode) -> object:
+    def _answer(self, prompt: str, op: Decode | Select) -> object:
         script = self._script
         if script is None:
             return f"<{op.name}>"
         if callable(script):
-            return script(prompt, op.name, op.params)
+            return script(prompt, op.name, op.params if isinstance(op, Decode) else SamplingParams())
         if isinstance(script, str):
             return script
         key = op.name if isinstance(script, Mapping) else ""
         entry = script.get(key, f"<{key}>") if isinstance(script, Mapping) else script
         if isinstance(entry, list | tuple):
+            if isinstance(op, Select) and not _names_option(entry, self._used.get(key, 0), op):
+                return None
             number = self._used.get(key, 0)
             self._used[key] = number + 1
             if number >= len(entry):
@@ -272,13 +310,13 @@ class MockBackend(Backend):
                 session.text += request.text
                 _send(request.sink, _aborted(request.op.rid, request))
             for op, sink in list(session.queue):
-                if isinstance(op, Decode) and op.rid in rids:
+                if isinstance(op, Decode | Select) and op.rid in rids:
                     session.queue.remove((op, sink))
                     _send(sink, _aborted(op.rid, None))
 
     def _fail_all(self, error: EngineDied) -> None:
         for session in self._sessions.values():
-            queued = [(op.rid, sink) for op, sink in session.queue if isinstance(op, Decode)]
+            queued = [(op.rid, sink) for op, sink in session.queue if isinstance(op, Decode | Select)]
             now = [] if session.now is None else [(session.now.op.rid, session.now.sink)]
             for rid, sink in now + queued:
                 _send(sink, Failed(error, rid=rid))
@@ -289,8 +327,42 @@ def _send(sink: Sink, event: BackendEvent) -> None:
     sink([event])
 
 
-def _meta(request: _Request) -> dict[str, Any]:
+def _names_option(entry: Sequence[object], number: int, op: Select) -> bool:
+    """Whether the next scripted output is for this Select; else it is left to the generation it is for."""
+    return number < len(entry) and (entry[number] in op.options or not isinstance(entry[number], str))
+
+
+def choice_score(prompt: str, option: str) -> float:
+    """A deterministic score in -10..0 of an option after a prompt."""
+    digest = hashlib.blake2b(f"{prompt}\0{option}".encode(), digest_size=4).digest()
+    return -int.from_bytes(digest, "big") % 10_000 / 1000 - 10.0
+
+
+def choose(prompt: str, op: Select, scripted: object) -> str:
+    """The option that wins: the scripted one if it is an option, else the one of the highest score."""
+    if scripted in op.options:
+        return str(scripted)
+    return max(op.options, key=lambda option: choice_score(prompt, option))
+
+
+def _choice_meta(request: _Request, op: Select) -> dict[str, Any]:
+    scores = [choice_score(request.prompt, option) for option in op.options]
+    winner = op.options.index(request.full)
+    scores[winner] = max(*scores, -0.5)
     return {
+        "choice": winner,
+        "scores": scores,
+        "input_token_logprobs": [
+            [(score, len(token)) for token in tokens_of(option)]
+            for score, option in zip(scores, op.options, strict=True)
+        ],
+    }
+
+
+def _meta(request: _Request) -> dict[str, Any]:
+    extra = _choice_meta(request, request.op) if isinstance(request.op, Select) and not request.pieces else {}
+    return {
+        **extra,
         "prompt_tokens": len(tokens_of(request.prompt)),
         "cached_tokens": 0,
         "completion_tokens": request.count,

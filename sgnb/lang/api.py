@@ -15,7 +15,13 @@ from typing import Any, NoReturn
 from sgnb.errors import ProgramError, ProgramTypeError
 from sgnb.lang import context
 from sgnb.lang.arguments import GEN_PARAMS as GEN_PARAMS
-from sgnb.lang.arguments import gen_params
+from sgnb.lang.arguments import gen_params, method_of, options_of, sample_count
+from sgnb.lang.choices import greedy_token_selection as greedy_token_selection
+from sgnb.lang.choices import token_length_normalized as token_length_normalized
+from sgnb.lang.choices import (
+    unconditional_likelihood_normalized as unconditional_likelihood_normalized,
+)
+from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.instruction_after import use_of_call
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
 
@@ -61,9 +67,23 @@ class Gen(Expr):
     name: str | None
     params: tuple[tuple[str, Any], ...] = ()
     place: Place | None = field(default=None, compare=False, repr=False)
+    n: int | None = None
 
     def __repr__(self) -> str:
         return f"gen({self.name!r})" if self.name else "gen()"
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Expr):
+    """A choice among options."""
+
+    name: str | None
+    options: tuple[str, ...]
+    method: MethodName = "token_length_normalized"
+    place: Place | None = field(default=None, compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        return f"select({self.name!r}, {list(self.options)!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +182,7 @@ def as_expr(value: object) -> Expr:
 
 
 def flatten(expr: Expr) -> tuple[Expr, ...]:
-    """The Text, Gen, RoleBegin and RoleEnd of an expression, in order."""
+    """The Text, Gen, Select, RoleBegin and RoleEnd of an expression, in order."""
     return _parts(expr)
 
 
@@ -207,26 +227,66 @@ def gen(
     frame = user_frame()
     given = dict(more)
     for key, value in (
-        ("max_tokens", max_tokens), ("min_tokens", min_tokens), ("n", n), ("stop", stop),
+        ("max_tokens", max_tokens), ("min_tokens", min_tokens), ("stop", stop),
         ("stop_token_ids", stop_token_ids), ("stop_regex", stop_regex), ("temperature", temperature),
         ("top_p", top_p), ("top_k", top_k), ("min_p", min_p), ("frequency_penalty", frequency_penalty),
         ("presence_penalty", presence_penalty), ("ignore_eos", ignore_eos), ("return_logprob", return_logprob),
         ("logprob_start_len", logprob_start_len), ("top_logprobs_num", top_logprobs_num),
-        ("return_text_in_logprobs", return_text_in_logprobs), ("dtype", dtype), ("choices", choices),
-        ("choices_method", choices_method), ("regex", regex), ("json_schema", json_schema), ("seed", seed),
+        ("return_text_in_logprobs", return_text_in_logprobs), ("dtype", dtype), ("regex", regex),
+        ("json_schema", json_schema), ("seed", seed),
     ):  # fmt: skip
         if value is not None:
             given[key] = value
     place = place_of(frame)
-    if name is not None and not isinstance(name, str):
-        raise ProgramTypeError(
-            f"gen's name must be a str, not {type(name).__name__}.", position=position_of(place)
-        )
-    expr = Gen(name, gen_params(given, place), place)
+    _check_name("gen", name, place)
+    params = gen_params(given, place)
+    count = None if n is None else sample_count(n, place)
+    expr: Gen | Select
+    if choices is not None:
+        if count not in (None, 1):
+            raise ProgramError(
+                "gen(choices=…) takes no n: the best option is one.", position=position_of(place)
+            )
+        expr = Select(name, options_of("gen", choices, place), method_of("gen", choices_method, place), place)
+    else:
+        method_of("gen", choices_method, place)
+        expr = Gen(name, params, place, count)
     return _place_gen(expr, frame, place)
 
 
-def _place_gen(expr: Gen, frame: FrameType, place: Place) -> Any:
+def select(
+    name: str | None = None,
+    choices: Iterable[str] | None = None,
+    temperature: float = 0.0,
+    choices_method: object = None,
+) -> Any:
+    """The likeliest of ``choices`` after all that went before, bound to ``name``; exactly one of them, as written.
+
+    ``choices_method``: ``token_length_normalized`` (the default), ``greedy_token_selection`` or
+    ``unconditional_likelihood_normalized``. Nothing is sampled, so ``temperature`` must be 0. ``get_meta_info(name)`` has
+    the scores. Raises ProgramError for an empty list, an empty or repeated option; LimitError beyond 1,024 options.
+    """
+    frame = user_frame()
+    place = place_of(frame)
+    _check_name("select", name, place)
+    if not isinstance(temperature, int | float) or not 0 <= temperature <= 1e-5:
+        raise ProgramError(
+            f"select(temperature={temperature!r}): a choice is not sampled.",
+            hint="Remove temperature.",
+            position=position_of(place),
+        )
+    options = options_of("select", choices, place)
+    return _place_gen(Select(name, options, method_of("select", choices_method, place), place), frame, place)
+
+
+def _check_name(called: str, name: object, place: Place) -> None:
+    if name is not None and not isinstance(name, str):
+        raise ProgramTypeError(
+            f"{called}'s name must be a str, not {type(name).__name__}.", position=position_of(place)
+        )
+
+
+def _place_gen(expr: Gen | Select, frame: FrameType, place: Place) -> Any:
     """Rule 1: inside a ``with user():`` block an assigned or bare generation appends itself."""
     target = context.open_turn.get()
     if target is not None:
@@ -305,11 +365,25 @@ def _later(name: str) -> Any:
     return refuse
 
 
-select = _later("select")
 gen_int = _later("gen_int")
 gen_string = _later("gen_string")
-image = _later("image")
-video = _later("video")
+
+
+def _no_vision(name: str) -> Any:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise ProgramError(
+            f"{name}() needs a model with vision; the models of this version have none.",
+            hint="Describe it in words.",
+            position=position_of(place_of(user_frame())),
+        )
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"``{name}`` is refused: no model here can see."
+    return refuse
+
+
+image = _no_vision("image")
+video = _no_vision("video")
 separate_reasoning = _later("separate_reasoning")
 
 DSL_NAMES: dict[str, Any] = {

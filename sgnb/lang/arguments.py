@@ -10,7 +10,10 @@ import difflib
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from sgnb.config import MAX_N, MAX_OPTIONS
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
+from sgnb.lang.choices import METHODS, ChoicesMethod
+from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.position import Place, internal, position_of
 from sgnb.sampling_params import SamplingParams
 
@@ -32,7 +35,6 @@ GEN_PARAMS: dict[str, str] = {
 }
 """Arguments of ``gen`` that this version carries out, and the sampling parameter each one sets."""
 LATER_PARAMS: dict[str, Any] = {
-    "n": 1,
     "stop_regex": None,
     "frequency_penalty": 0.0,
     "presence_penalty": 0.0,
@@ -40,8 +42,6 @@ LATER_PARAMS: dict[str, Any] = {
     "logprob_start_len": None,
     "return_text_in_logprobs": None,
     "dtype": None,
-    "choices": None,
-    "choices_method": None,
     "regex": None,
     "json_schema": None,
     "ebnf": None,
@@ -50,7 +50,9 @@ LATER_PARAMS: dict[str, Any] = {
     "extra_key": None,
 }
 """Legal names of later versions with the value that changes nothing; any other value is refused, never ignored."""
-GEN_NAMES = ("name", *GEN_PARAMS, *LATER_PARAMS)
+OWN_PARAMS = ("n", "choices", "choices_method")
+"""Arguments of ``gen`` that are no sampling parameters."""
+GEN_NAMES = ("name", *GEN_PARAMS, *OWN_PARAMS, *LATER_PARAMS)
 MAX_CHECKED = 512
 _checked: set[tuple[tuple[str, type, Any], ...]] = set()
 """Arguments found right before: a ``gen`` in a loop is checked once."""
@@ -88,6 +90,89 @@ def gen_params(given: Mapping[str, Any], place: Place) -> tuple[tuple[str, Any],
             f"{refused} cannot be a {type(out[refused]).__name__}.", position=position_of(place)
         ) from None
     return tuple(out.items())
+
+
+def sample_count(value: Any, place: Place) -> int:
+    """Check ``n``."""
+    if type(value) is not int:
+        raise ProgramTypeError(
+            f"gen(n=…) takes an int, not {type(value).__name__}.", position=position_of(place)
+        )
+    if not 1 <= value <= MAX_N:
+        raise LimitError(f"n must be in 1..{MAX_N}, not {value}", position=position_of(place))
+    return value
+
+
+def options_of(called: str, choices: Any, place: Place) -> tuple[str, ...]:
+    """Check and copy the options of a choice."""
+    position = position_of(place)
+    if choices is None:
+        raise ProgramTypeError(
+            f"{called} needs choices.", hint='Give a list: ["yes", "no"].', position=position
+        )
+    if isinstance(choices, str | bytes):
+        raise ProgramTypeError(
+            f"{called}: choices is a list of texts, not one text.",
+            hint=f"Write [{choices!r}, …].",
+            position=position,
+        )
+    try:
+        options = tuple(choices)
+    except TypeError:
+        raise ProgramTypeError(
+            f"{called}: choices is a list of texts, not {type(choices).__name__}.", position=position
+        ) from None
+    if not options:
+        raise ProgramError(f"{called} has no options.", hint="Give at least one.", position=position)
+    if len(options) > MAX_OPTIONS:
+        raise LimitError(
+            f"{called} has {len(options)} options, at most {MAX_OPTIONS} are allowed", position=position
+        )
+    seen: dict[str, int] = {}
+    for number, option in enumerate(options):
+        _check_option(called, option, number, seen, position)
+    return options
+
+
+def _check_option(called: str, option: Any, number: int, seen: dict[str, int], position: Any) -> None:
+    if not isinstance(option, str):
+        raise ProgramTypeError(
+            f"{called}: option {number} is a {type(option).__name__}; options are texts.",
+            hint="Convert it with str(...).",
+            position=position,
+        )
+    if not option:
+        raise ProgramError(
+            f"{called}: option {number} is empty, so there is nothing to score.",
+            hint="Give it a text, for example a space or a full stop.",
+            position=position,
+        )
+    try:
+        option.encode()
+    except UnicodeEncodeError:
+        raise ProgramError(f"{called}: option {number} is not valid Unicode.", position=position) from None
+    if option in seen:
+        raise ProgramError(
+            f"{called}: options {seen[option]} and {number} are the same: {option!r}.",
+            hint="Remove one of them.",
+            position=position,
+        )
+    seen[option] = number
+
+
+def method_of(called: str, method: Any, place: Place) -> MethodName:
+    """The name of a choices method; None means the default."""
+    if method is None:
+        return "token_length_normalized"
+    if isinstance(method, ChoicesMethod):
+        return method.name
+    if isinstance(method, str) and method in METHODS:
+        return METHODS[method].name
+    raise ProgramTypeError(
+        f"{called}: {method!r} is no choices method.",
+        hint=f"Methods: {', '.join(METHODS)}.",
+        position=position_of(place),
+    )
 
 
 def unknown_argument(key: str) -> str:

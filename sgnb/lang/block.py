@@ -6,8 +6,10 @@ instructions. Tuples, because a program may record many; each keeps its place in
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from sgnb.lang.instruction import ChoicesMethod
 from sgnb.lang.position import Place
 from sgnb.sampling_params import SamplingParams
 
@@ -17,6 +19,7 @@ class InitOp(NamedTuple):
 
     sid: str
     place: Place | None
+    extra_key: str = ""
 
 
 class TextOp(NamedTuple):
@@ -49,4 +52,43 @@ class GenOp(NamedTuple):
     branch: str
 
 
-Op = InitOp | TextOp | MarkOp | GenOp
+class SelectOp(NamedTuple):
+    """A choice was appended; which option wins is the engine's to say."""
+
+    sid: str
+    rid: str
+    name: str
+    options: tuple[str, ...]
+    method: ChoicesMethod
+    place: Place | None
+    cell: str
+    branch: str
+
+
+class ForkOp(NamedTuple):
+    """Sessions were opened as copies of ``sid``."""
+
+    sid: str
+    children: tuple[str, ...]
+    place: Place | None
+
+
+class ChosenOp(NamedTuple):
+    """A choice that needed no model (made by a pass)."""
+
+    sid: str
+    rid: str
+    text: str
+    place: Place | None
+
+
+Op = InitOp | TextOp | MarkOp | GenOp | SelectOp | ForkOp | ChosenOp
+
+
+def heirs(ops: Sequence[Op], sids: Iterable[str]) -> set[str]:
+    """``sids`` and all sessions that ``ops`` fork from them, directly or not."""
+    found = set(sids)
+    for op in ops:
+        if type(op) is ForkOp and op.sid in found:
+            found.update(op.children)
+    return found

@@ -7,6 +7,7 @@ wire. No I/O, no behaviour.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sgnb.errors import SourcePosition
 from sgnb.sampling_params import SamplingParams
@@ -60,7 +61,41 @@ class Decode:
     branch: str = ""
 
 
-Instruction = Init | Extend | Decode
+ChoicesMethod = Literal[
+    "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    """Score ``options`` after all that is pending, keep the winner in the session as variable ``name``."""
+
+    rid: str
+    sid: str
+    name: str
+    options: tuple[str, ...]
+    method: ChoicesMethod = "token_length_normalized"
+    position: SourcePosition | None = None
+    cell: str = ""
+    branch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Open ``children`` as copies of session ``sid``: ids and pending text; then all are independent."""
+
+    sid: str
+    children: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Compute what is pending of ``sid`` up to the last safe space, so that others find it cached."""
+
+    sid: str
+
+
+Instruction = Init | Extend | Decode | Select | Fork | Commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ class HolePart(msgspec.Struct, frozen=True):
 
     span: Span
     source: str
+    text: bool = False
+    """True inside an f-string and for a variable of a state: it can only be text."""
 
 
 class GenPart(msgspec.Struct, frozen=True):
@@ -37,6 +39,14 @@ class GenPart(msgspec.Struct, frozen=True):
     span: Span
     name: str | None
     params: tuple[tuple[str, str], ...] = ()
+
+
+class SelectPart(msgspec.Struct, frozen=True):
+    """A choice; ``options`` is empty when they are not constant."""
+
+    span: Span
+    name: str | None
+    options: tuple[str, ...] = ()
 
 
 class BeginPart(msgspec.Struct, frozen=True):
@@ -53,7 +63,7 @@ class EndPart(msgspec.Struct, frozen=True):
     role: str
 
 
-Part = TextPart | HolePart | GenPart | BeginPart | EndPart
+Part = TextPart | HolePart | GenPart | SelectPart | BeginPart | EndPart
 
 # ---------------------------------------------------------------- nodes
 
@@ -72,6 +82,23 @@ class Read(msgspec.Struct, frozen=True):
     span: Span
     state: str
     what: str
+
+
+class Fork(msgspec.Struct, frozen=True):
+    """Branches are made of a state."""
+
+    span: Span
+    state: str
+    group: str
+    size: str
+
+
+class Join(msgspec.Struct, frozen=True):
+    """Branches end."""
+
+    span: Span
+    group: str
+    mode: str
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -137,7 +164,7 @@ class Scope(msgspec.Struct, frozen=True):
     body: tuple[Node, ...]
 
 
-Node = Append | Read | Call | HostCall | Host | Return | Loop | If | Try | Scope
+Node = Append | Read | Fork | Join | Call | HostCall | Host | Return | Loop | If | Try | Scope
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -167,6 +194,11 @@ class Graph(msgspec.Struct, frozen=True):
             for part in node.parts
             if isinstance(part, GenPart)
         ]
+
+    def variables(self) -> list[str | None]:
+        """The names of all generations and choices the text shows; None for one that is not constant."""
+        parts = [part for node in self.walk() if isinstance(node, Append) for part in node.parts]
+        return [part.name for part in parts if isinstance(part, GenPart | SelectPart)]
 
     def find(self, span: Span) -> Node | None:
         """The innermost node that covers ``span``, or None."""
@@ -235,6 +267,10 @@ def describe(node: Node) -> str:
         return f"append {node.state} " + " ".join(_part(part) for part in node.parts)
     if isinstance(node, Read):
         return f"read {node.state} {node.what}"
+    if isinstance(node, Fork):
+        return f"fork {node.state} → {node.group}[{_short(node.size)}]"
+    if isinstance(node, Join):
+        return f"join {node.group} {node.mode}"
     if isinstance(node, Call):
         return f"call {node.callee} {node.kind}"
     if isinstance(node, HostCall | Host | Return):
@@ -255,6 +291,9 @@ def _part(part: Part) -> str:
     if isinstance(part, GenPart):
         inner = ", ".join([part.name or "_", *(f"{key}={value}" for key, value in part.params)])
         return f"gen({inner})"
+    if isinstance(part, SelectPart):
+        inner = ", ".join([part.name or "_", *map(repr, part.options)])
+        return f"select({_short(inner)})"
     return f"<{part.role}>" if isinstance(part, BeginPart) else f"</{part.role}>"
 
 

@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import GenOp, InitOp, MarkOp, Op, TextOp
-from sgnb.lang.instruction import Block, Decode, Extend, Init, Instruction, MarkPart, Part, TextPart
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, TextOp
+from sgnb.lang.instruction import (
+    Block,
+    Decode,
+    Extend,
+    Fork,
+    Init,
+    Instruction,
+    MarkPart,
+    Part,
+    Select,
+    TextPart,
+)
 from sgnb.lang.position import position_of
 
 
@@ -36,7 +47,16 @@ def lower(run: str, ops: Sequence[Op]) -> Block:
             close()
             position = None if op.place is None else position_of(op.place)
             out.append(Decode(op.rid, op.sid, op.name, op.params, position, op.cell, op.branch))
+        elif type(op) is SelectOp:
+            close()
+            position = None if op.place is None else position_of(op.place)
+            out.append(Select(op.rid, op.sid, op.name, op.options, op.method, position, op.cell, op.branch))
+        elif type(op) is ChosenOp:
+            parts.append(TextPart(op.text, literal=True))
+        elif type(op) is ForkOp:
+            close()
+            out.append(Fork(op.sid, op.children))
         elif type(op) is InitOp:
-            out.append(Init(op.sid))
+            out.append(Init(op.sid, op.extra_key))
     close()
     return Block(run, tuple(out))

@@ -7,14 +7,16 @@ cell binds stays the run's own.
 from __future__ import annotations
 
 import linecache
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend
+from sgnb.errors import ProgramError
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cells import CellSource, check_cell, compile_cell, parse_cell
 from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.passes import PASSES, Pass
 from sgnb.lang.position import CELL_PREFIX, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.function import function
@@ -37,22 +39,34 @@ def start_cell(
     backend: Backend,
     defaults: dict[str, Any],
     first_line: int,
+    start: State | None = None,
+    passes: Sequence[Pass] = PASSES,
 ) -> Run:
     """See ``runtime.run.run_cell``."""
     filename = f"{CELL_PREFIX}{cell_name}>"
     source = "\n" * (first_line - 1) + text
+    if start is not None:
+        check_start(start, backend)
     keep_text(filename, source)
     cell = parse_cell(source, filename)
     check_cell(cell, user_ns.keys())
     code, reason = _compile(cell)
     core = Core(
-        backend, title=f"[{cell_name}]", cell=cell_name, defaults=defaults, seed=defaults.pop("seed", None)
+        backend,
+        title=f"[{cell_name}]",
+        cell=cell_name,
+        defaults=defaults,
+        seed=defaults.pop("seed", None),
+        passes=passes,
     )
     begin(core, parse_program(cell.tree, filename=filename, name=f"[{cell_name}]") if code else None, reason)
     for name in shadowed(cell, user_ns):
         note(core, f"`{name}` means sgnb's in this cell; your variable of that name is hidden.")
-    state = State(core)
+    state = State(core) if start is None else start
+    if start is not None:
+        start.enter_run(core)
     namespace = {**user_ns, **DSL_NAMES, "function": function, "s": state}
+    core.on_done([namespace].clear)  # branches in the cell's names finish, joined or not
 
     def enter() -> Frame | Result:
         if code is None:
@@ -62,6 +76,22 @@ def start_cell(
         return Frame(body(), "the cell", state, own=True)
 
     return Run(core, state, enter)
+
+
+def check_start(state: State, backend: Backend) -> None:
+    """Refuse a state that a cell cannot go on with."""
+    why, hint = "", "Fork an earlier state, or begin a new one."
+    if state.joined or not state.open:
+        why = "was joined or closed"
+    elif state.failure is not None:
+        why = f"has failed: {state.failure.error}"
+    elif state.backend is not backend:
+        why = f"belongs to another engine ({state.backend.model_name})"
+        hint = "Save it with state.save(path) and load it on this one with sgnb.load_state(path)."
+    elif not state.core.body_done:
+        why, hint = "belongs to a program that still runs", "Wait for it: state.sync()."
+    if why:
+        raise ProgramError(f"This state {why}.", hint=hint)
 
 
 def keep_text(filename: str, source: str) -> None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
 from sgnb.errors import Cancelled, SgnbError
-from sgnb.lang.block import GenOp, Op
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, heirs
 from sgnb.lang.lower import lower
-from sgnb.lang.passes import PASSES, Pass, optimize
+from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
 from sgnb.lang.position import internal, position_of
 from sgnb.runtime.events import (
     Event,
@@ -69,6 +69,20 @@ def set_current(core: Core | None) -> None:
     _current.set(core)
 
 
+def chosen(options: tuple[str, ...], event: Done) -> str:
+    """The option that a finished choice takes; empty for a generation, and for a choice that was stopped."""
+    choice = event.meta.get("choice")
+    return options[choice] if options and isinstance(choice, int) else ""
+
+
+def without_child(op: Op, sid: str) -> Op | None:
+    """A fork without one of its children (None: it has no other); any other operation as it is."""
+    if type(op) is ForkOp and sid in op.children:
+        children = tuple(child for child in op.children if child != sid)
+        return op._replace(children=children) if children else None
+    return op
+
+
 class CancelRun(BaseException):
     """Thrown into a program that was cancelled; never leaves the runtime."""
 
@@ -85,6 +99,7 @@ class Core:
         defaults: Mapping[str, Any] | None = None,
         seed: int | None = None,
         passes: Sequence[Pass] = PASSES,
+        extra_key: str = "",
     ) -> None:
         self.id = f"run{next(_numbers)}"
         self.backend = backend
@@ -93,12 +108,18 @@ class Core:
         self.defaults = dict(defaults or {})
         self.seed = default_seed() if seed is None else seed
         self.passes = passes
+        self.pass_records: list[list[PassRecord]] | None = None
+        """One list a block, for who wants to know what the passes did."""
+        self.extra_key = extra_key
+        """Requests share cached prefixes with those of the same key only."""
         self.log = EventLog()
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self._submit_lock = threading.RLock()
         self.pending: list[Op] = []
         self._gens_pending = False
+        self.submitting = False
+        """True while a block is being handed over."""
         self.slots: dict[str, Slot] = {}
         self.states: weakref.WeakValueDictionary[int, State] = weakref.WeakValueDictionary()
         self.state_count = 0
@@ -129,7 +150,7 @@ class Core:
         """Add an operation to the block under construction."""
         with self.lock:
             self.pending.append(op)
-            self._gens_pending = self._gens_pending or type(op) is GenOp
+            self._gens_pending = self._gens_pending or type(op) is GenOp or type(op) is SelectOp
             full = len(self.pending) >= MAX_BLOCK_OPS
         if full:
             self.flush()
@@ -154,18 +175,38 @@ class Core:
         if not self.pending:
             return
         with self._submit_lock:
+            self.submitting = True
             with self.lock:
                 ops, self.pending, self._gens_pending = self.pending, [], False
             if not ops:
+                self.submitting = False
                 return
             try:
-                self.backend.submit(lower(self.id, optimize(ops, self.passes)), self.on_events)
+                block = self._optimized(ops)
+                self.backend.submit(lower(self.id, block), self.on_events)
                 self.messages_sent += 1
             except SgnbError as error:
-                gens = [op for op in ops if type(op) is GenOp]
-                if len(gens) == 1 and gens[0].place is not None:
-                    error.position = error.position or position_of(gens[0].place)
-                self.fail_sessions({op.sid for op in ops}, error)
+                places = [op.place for op in ops if isinstance(op, GenOp | SelectOp)]
+                if len(places) == 1 and places[0] is not None:
+                    error.position = error.position or position_of(places[0])
+                self.fail_sessions(heirs(ops, [op.sid for op in ops]), error)
+                block = []
+            finally:
+                self.submitting = False
+        done = [
+            Done(op.rid, {"type": "stop", "matched": None}, {"choice": 0, "scores": [0.0]})
+            for op in block
+            if type(op) is ChosenOp
+        ]
+        if done:
+            self.on_events(done)
+
+    def _optimized(self, ops: list[Op]) -> list[Op]:
+        if self.pass_records is None:
+            return optimize(ops, self.passes)
+        records: list[PassRecord] = []
+        self.pass_records.append(records)
+        return optimize(ops, self.passes, records)
 
     def open_state(self, state: State) -> int:
         """Number a state that records here."""
@@ -183,8 +224,12 @@ class Core:
 
     def begin_own(self, state: State) -> None:
         """Become the run of a state that goes on outside any program: there is no body, so it ends when it is idle."""
+        self.begin_own_run(state.branch)
+
+    def begin_own_run(self, branch: str) -> None:
+        """See ``begin_own``."""
         self.eager = self.body_done = True
-        self.append_event(RunStarted(state.branch or "state", self.cell, self.backend.model_name))
+        self.append_event(RunStarted(branch or "state", self.cell, self.backend.model_name))
 
     def elsewhere(self) -> bool:
         """True when the body is still being executed, and not by the code that asks."""
@@ -213,6 +258,8 @@ class Core:
         self.finish_if_over()
 
     def _on_delta(self, slot: Slot, event: Delta) -> None:
+        if slot.options:
+            return  # the winner comes with Done
         logprobs = tuple((t.id, t.logprob, t.top) for t in event.tokens if t.logprob is not None)
         self.log.append(GenDelta(event.rid, event.text, len(event.tokens), logprobs))
         with self.lock:
@@ -224,12 +271,21 @@ class Core:
 
     def _on_done(self, slot: Slot, event: Done) -> None:
         meta = meta_info(event.rid, event.finish, event.meta, slot.logprobs)
+        winner = chosen(slot.options, event)
+        if winner:
+            self.log.append(GenDelta(event.rid, winner))
         self.log.append(GenDone(event.rid, meta))
+        state = slot.state
         with self.lock:
             self.slots.pop(slot.rid, None)
             if not slot.settled:
+                if winner:
+                    slot.chunks.append(winner)
                 slot.meta = meta
-                slot.settled, slot.state = True, None
+                slot.settle()
+        self._release_samples([slot])
+        if state is not None and state.joined:
+            state.close_soon()
 
     # ------------------------------------------------------------ failures
 
@@ -249,18 +305,29 @@ class Core:
         state = slot.state
         if state is not None:
             self.poison(state, error, slot)
+        elif self.slots.pop(slot.rid, None) is not None:  # a branch that nobody holds any more
+            self.log.append(GenFailed(slot.rid, error))
+            slot.settle(Failure(error))
 
-    def poison(self, state: State, error: BaseException, first: Slot | None) -> None:
-        """Mark ``state`` as failed; its first cause stays. Settles all its outstanding generations."""
+    def poison(
+        self, state: State, error: BaseException, first: Slot | None, cause: Failure | None = None
+    ) -> None:
+        """Mark ``state`` as failed; its first cause stays. Settles all its outstanding generations.
+
+        ``cause``: the failure it inherits from the state it was forked from, which is reported once.
+        """
         with self.lock:
             new = state.failure is None
-            failure = state.failure = state.failure or Failure(error)
+            failure = state.failure = state.failure or cause or Failure(error)
             dead = [slot for slot in self.slots.values() if slot.state is state]
             for slot in dead:
                 del self.slots[slot.rid]
-                slot.failure, slot.settled, slot.state = failure, True, None
-            self.pending = [op for op in self.pending if op.sid != state.sid]
-            if new:
+                slot.settle(failure)
+            sids = heirs(self.pending, {state.sid, *(slot.sid for slot in dead)})
+            self.pending = [op for op in self.pending if op.sid not in sids]
+            inherited = [ref() for slot in dead for ref in slot.heirs]
+            inherited += [other for other in self.states.values() if other.sid in sids]
+            if new and cause is None:
                 self.failures.append(failure)
         for slot in dead:
             self.log.append(GenFailed(slot.rid, as_sgnb(failure.error)))
@@ -269,6 +336,43 @@ class Core:
         others = [slot.rid for slot in dead if slot is not first]
         if others:
             self._abort(others, ())
+        for heir in inherited:
+            if heir is not None and heir is not state and heir.failure is None:
+                heir.core.poison(heir, failure.error, None, failure)
+        self._release_samples(dead)
+
+    def drop(self, sid: str, slots: Sequence[Slot]) -> None:
+        """Nobody holds the state of ``sid`` any more: stop what it has under way and release its session.
+
+        Not for finalisers: it takes locks.
+        """
+        with self._submit_lock:
+            with self.lock:
+                dead = [slot for slot in slots if self.slots.pop(slot.rid, None) is not None]
+                for slot in dead:
+                    slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
+                    slot.settle()
+                needed = any(type(op) is ForkOp and op.sid == sid for op in self.pending)
+                if not needed:
+                    kept = [without_child(op, sid) for op in self.pending if op.sid != sid]
+                    self.pending = [op for op in kept if op is not None]
+                    self._gens_pending = any(isinstance(op, GenOp | SelectOp) for op in self.pending)
+            if needed:
+                self.flush()
+            if dead:
+                self._abort([slot.rid for slot in dead], ())
+            self.backend.release((sid,))
+        for slot in dead:
+            self.log.append(GenDone(slot.rid, slot.meta))
+        if dead:
+            self.tell()
+            self.finish_if_over()
+
+    def _release_samples(self, slots: Sequence[Slot]) -> None:
+        """Further samples of a generation have sessions of their own, which end with them."""
+        sids = [slot.sid for slot in slots if slot.sample]
+        if sids:
+            self.backend.release(sids)
 
     def _abort(self, rids: Sequence[str], sids: Sequence[str]) -> None:
         try:
@@ -346,17 +450,20 @@ class Core:
         with self.lock:
             dead = list(self.slots.values())
             self.slots.clear()
-            sids = sorted({slot.state.sid for slot in dead if slot.state is not None})
-            self.pending = [op for op in self.pending if op.sid not in sids]
+            sids = sorted({slot.sid for slot in dead})
+            gone = heirs(self.pending, sids)
+            self.pending = [op for op in self.pending if op.sid not in gone]
             for slot in dead:
                 slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
                 slot.meta["completion_tokens"] = slot.tokens
-                if slot.state is not None and slot.state.failure is None:
-                    slot.state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
-                slot.settled, slot.state = True, None
+                state = slot.state
+                if state is not None and state.failure is None:
+                    state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
+                slot.settle()
             self.changed.notify_all()
         if dead:
             self._abort([slot.rid for slot in dead], sids)
+            self._release_samples(dead)
         for slot in dead:
             self.log.append(GenDone(slot.rid, slot.meta))
         self._wake()

@@ -71,6 +71,8 @@ class GenQueued:
     name: str
     line: int
     max_new_tokens: int
+    options: tuple[str, ...] = ()
+    """Of a choice."""
 
 
 @dataclass(frozen=True, slots=True)

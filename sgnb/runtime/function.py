@@ -7,26 +7,30 @@ How a body is executed (compiled or eager) is ``runtime.program``'s business; wh
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
-from sgnb.errors import LimitError, ProgramError
+from sgnb.config import MAX_N
+from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang.arguments import LATER_PARAMS
-from sgnb.lang.ir import Call, Graph, Host, HostCall, Scope
+from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
+from sgnb.lang.passes import PASSES, Pass, PassRecord
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core, current_core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
+from sgnb.runtime.tracing import Trace, Tracer, placeholders
 from sgnb.sampling_params import SamplingParams
 
 internal(__name__)
 
 RUN_DEFAULTS: dict[str, Any] = {
     "max_new_tokens": 128,
+    "n": 1,
     "stop": None,
     "stop_token_ids": None,
     "temperature": 1.0,
@@ -38,7 +42,14 @@ RUN_DEFAULTS: dict[str, Any] = {
     "top_logprobs_num": None,
 }
 """Sampling arguments of ``run`` (SGLang's names and defaults)."""
-RUN_ONLY: dict[str, Any] = {"seed": None, "stream": False, "backend": None, "use_thread": True}
+RUN_ONLY: dict[str, Any] = {
+    "seed": None,
+    "stream": False,
+    "backend": None,
+    "use_thread": True,
+    "extra_key": None,
+    "passes": None,
+}
 MAX_IN_FLIGHT = 256
 """Items of a batch that run at once, unless ``num_threads`` says otherwise."""
 
@@ -137,6 +148,32 @@ class SglFunction:
         options, rest = self.split(kwargs)
         return self.prepare(args, rest, options).start()
 
+    def trace(
+        self,
+        *args: Any,
+        backend: Backend | None = None,
+        passes: Sequence[Pass] = (),
+        pass_records: list[list[PassRecord]] | None = None,
+        **kwargs: Any,
+    ) -> Trace:
+        """What the program records, without an engine: see ``runtime.tracing``. ``backend`` is not needed (SGLang's).
+
+        ``passes`` are applied to the blocks; what they did is added to ``pass_records``, one list a block.
+        """
+        tracer = Tracer()
+        options, rest = self.split(kwargs)
+        rest = {**placeholders(self._needed(), args, {**self.bind_arguments, **rest}), **rest}
+        run = self.prepare(args, rest, {**options, "backend": tracer, "passes": passes})
+        run.core.pass_records = pass_records
+        run.drive_body()
+        return Trace(run.state, tracer.blocks)
+
+    def _needed(self) -> list[str]:
+        """Parameters after the state that have no default."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        parameters = list(inspect.signature(self.func).parameters.values())[1:]
+        return [p.name for p in parameters if p.kind in kinds and p.default is p.empty]
+
     def enter_here(
         self, core: Core, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Callable[[], Frame | Result] | None:
@@ -146,7 +183,8 @@ class SglFunction:
         """
         options, rest = self.split(kwargs)
         backend = options["backend"]
-        if options["stream"] or (backend is not None and backend is not core.backend):
+        other_key = options["extra_key"] is not None and self.extra_key(options) != core.extra_key
+        if options["stream"] or other_key or (backend is not None and backend is not core.backend):
             return None
         defaults = self.defaults(options)
         values = {**self.bind_arguments, **rest}
@@ -163,7 +201,8 @@ class SglFunction:
         options = {**RUN_DEFAULTS, **RUN_ONLY}
         rest: dict[str, Any] = {}
         for key, value in kwargs.items():
-            if key in RUN_DEFAULTS or (key in RUN_ONLY and key not in self.arg_names):
+            own = key in self.arg_names and (key in RUN_ONLY or key == "n")
+            if not own and (key in RUN_DEFAULTS or key in RUN_ONLY):
                 options[key] = value
             elif key in LATER_PARAMS and key not in self.arg_names:
                 neutral = LATER_PARAMS[key]
@@ -177,7 +216,9 @@ class SglFunction:
         """The sampling defaults of a run, checked and copied."""
         defaults = {k: options[k] for k in RUN_DEFAULTS if options[k] is not None}
         try:
-            SamplingParams.make(defaults)
+            SamplingParams.make({key: value for key, value in defaults.items() if key != "n"})
+            if type(defaults["n"]) is not int or not 1 <= defaults["n"] <= MAX_N:
+                raise LimitError(f"n must be in 1..{MAX_N}, not {defaults['n']!r}")
         except LimitError as error:
             error.message = f"run(): {error.message}"
             raise
@@ -186,11 +227,30 @@ class SglFunction:
                 defaults[key] = tuple(defaults[key])
         return defaults
 
-    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
+    def extra_key(self, options: Mapping[str, Any]) -> str:
+        """The name space of cached prefixes, checked."""
+        key = options["extra_key"]
+        if key is not None and not isinstance(key, str):
+            raise ProgramTypeError(f"run(extra_key=…) takes a str, not {type(key).__name__}.")
+        return key or ""
+
+    def prepare(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> Run:
         """A Run that nobody drives yet."""
         defaults = self.defaults(options)
         backend: Backend = require_backend(options["backend"])
-        core = Core(backend, title=self.__name__, defaults=defaults, seed=options["seed"])
+        core = Core(
+            backend,
+            title=self.__name__,
+            defaults=defaults,
+            seed=options["seed"],
+            extra_key=self.extra_key(options),
+            passes=PASSES if options["passes"] is None else tuple(options["passes"]),
+        )
         program = self.program
         core.names = bindable(program.graph)
         begin(core, program.graph, program.reason)
@@ -262,7 +322,10 @@ def bindable(graph: Graph | None) -> frozenset[str] | None:
     """The variables a program can bind; None when its graph does not show all of them."""
     if graph is None or any(isinstance(node, Call | Host | HostCall | Scope) for node in graph.walk()):
         return None
-    names = [part.name for part in graph.gens()]
+    parts = [part for node in graph.walk() if isinstance(node, Append) for part in node.parts]
+    if any(isinstance(part, HolePart) and not part.text for part in parts):
+        return None
+    names = graph.variables()
     return None if None in names else frozenset(name for name in names if name)
 
 

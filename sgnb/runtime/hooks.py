@@ -14,25 +14,27 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from sgnb.lang.api import Turn
-from sgnb.lang.position import INTERNAL, internal
+from sgnb.lang.position import INTERNAL, internal, place_of, user_frame
 from sgnb.runtime.core import MAX_CANCEL_THROWS, CancelRun, Core, current_core
+from sgnb.runtime.fork import CopyScope, Group
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.program import hook_table, inline_frame, twin_of
-from sgnb.runtime.scopes import ScopeText, StateTurn, VarScope
+from sgnb.runtime.scopes import StateTurn, VarScope
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Pause
-from sgnb.runtime.variables import Slot
+from sgnb.runtime.variables import Deferred, Slot, open_slots_of
 
 internal(__name__)
 
-QUICK_CONTAINERS = frozenset((dict, list, tuple, str, bytes))
-QUICK_ITERABLES = frozenset((list, tuple, range, dict, str, set, frozenset, enumerate, zip))
+QUICK_CONTAINERS = frozenset((dict, list, tuple, str, bytes, Group))
+QUICK_ITERABLES = frozenset((list, tuple, range, dict, str, set, frozenset, enumerate, zip, Group))
 QUICK_OWNERS = frozenset((str, list, dict, set, tuple, frozenset, bytes, int, float))
 QUICK_CALLS: frozenset[Any] = frozenset(
     (len, str, int, float, bool, list, dict, tuple, set, frozenset, range, enumerate, zip, isinstance, issubclass,
      repr, abs, round, ord, chr, hash, id, type, getattr, hasattr, callable, divmod, format, iter, reversed, super)
 )  # fmt: skip
 """Calls that need no flush before them: they are short and show nothing."""
+STATEFUL = (State, Group)
 GENERATOR_FLAGS = 0x20 | 0x80 | 0x200
 
 
@@ -51,7 +53,7 @@ def _read(state: State, name: str) -> Any:
     value = state.find(name)
     if isinstance(value, Slot):
         return value.value() if value.settled else _wait(state, (value,), value.value)
-    if isinstance(value, ScopeText):
+    if isinstance(value, Deferred):
         slots = value.open_slots()
         return _wait(state, slots, value.read) if slots else value.read()
     return value
@@ -126,6 +128,8 @@ def _method(func: MethodType, names: tuple[Any, ...]) -> Any:
     if owner.__class__ is State:
         waiter = WAITERS.get(func.__func__.__name__)
         return func if waiter is None else waiter(owner, func)
+    if owner.__class__ is Group:
+        return _join(owner) if func.__func__ is Group.join else func
     if owner.__class__ is SglFunction and sys.exc_info()[1] is None:
         if func.__func__ is SglFunction.run:
             return _own_program(owner)
@@ -145,11 +149,11 @@ def _method(func: MethodType, names: tuple[Any, ...]) -> Any:
 def _gets_state(func: FunctionType, names: tuple[Any, ...]) -> bool:
     """Whether a helper gets a state: as an argument that is a plain name, or in a closure cell."""
     for value in names:
-        if value.__class__ is State:
+        if value.__class__ in STATEFUL:
             return True
     for cell in func.__closure__ or ():
         try:
-            if cell.cell_contents.__class__ is State:
+            if cell.cell_contents.__class__ in STATEFUL:
                 return True
         except ValueError:
             continue  # a name that is not bound yet
@@ -208,11 +212,21 @@ def _all_settled(state: State, func: Any) -> Any:
 
 def _one_settled(state: State, func: Any) -> Any:
     def enter(name: str) -> Any:
-        value = state.find(name)
-        slots: list[Slot] = [value] if isinstance(value, Slot) else getattr(value, "open_slots", list)()
-        if all(slot.settled for slot in slots):
-            return func(name)
-        return _wait(state, slots, lambda: func(name))
+        slots = open_slots_of(state.find(name))
+        return _wait(state, slots, lambda: func(name)) if slots else func(name)
+
+    return enter
+
+
+def _join(group: Group) -> Any:
+    """A join that must know the branches' texts parks until they are there."""
+
+    def enter(mode: str = "gather_variable") -> Any:
+        place = place_of(user_frame())
+        slots = group.waits_for(mode)
+        if not slots:
+            return group.join_at(mode, place)
+        return _wait(group.parent, slots, lambda: group.join_at(mode, place))
 
     return enter
 
@@ -252,7 +266,7 @@ class FlushingIterator:
         return next(self._iterator)
 
 
-OWN_MANAGERS = frozenset((StateTurn, VarScope, Turn, State))
+OWN_MANAGERS = frozenset((StateTurn, VarScope, Turn, State, CopyScope))
 
 
 def ctx(manager: Any) -> Any:

@@ -16,9 +16,10 @@ from sgnb.lang.position import line_of
 from sgnb.runtime.variables import Slot
 
 
-def gen_seed(seed: int, path: str, ordinal: int) -> int:
-    """The seed of a generation: of the run's seed, the state's path and the ordinal in that state, nothing else."""
-    digest = hashlib.blake2b(f"{seed}/{path}/{ordinal}".encode(), digest_size=8).digest()
+def gen_seed(seed: int, path: str, ordinal: int, sample: int = 0) -> int:
+    """The seed of a generation: of the run's seed, the state's path and the ordinal in that state and the sample."""
+    where = f"{seed}/{path}/{ordinal}/{sample}" if sample else f"{seed}/{path}/{ordinal}"
+    digest = hashlib.blake2b(where.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 

@@ -7,16 +7,18 @@ A Run holds its root state; the core inside does not. Widgets read ``run.log`` a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import Cancelled
+from sgnb.lang.passes import PASSES, Pass
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.dispatcher import Driver, pool
 from sgnb.runtime.events import EventLog, HostNote, RunStarted
-from sgnb.runtime.state import TICK_SECONDS, State
+from sgnb.runtime.reading import TICK_SECONDS
+from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.variables import fresh, resolved
 
@@ -170,8 +172,14 @@ def run_cell(
     backend: Backend | None = None,
     defaults: Mapping[str, Any] | None = None,
     first_line: int = 1,
+    start: State | None = None,
+    passes: Sequence[Pass] = PASSES,
 ) -> Run:
     """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell.
+
+    ``start`` is the state of an earlier cell that this one goes on with, on the same session (``--from NAME``); raises
+    ProgramError when it cannot go on: it failed, was joined or closed, is still running, or has another backend.
+    ``passes`` are those its blocks go through (``-O0``: none).
 
     Mistakes that can be known from the text raise ProgramError here, before anything is queued. Nothing runs until
     ``drive`` (or ``start``, for a background cell) is called.
@@ -182,9 +190,11 @@ def run_cell(
         text,
         cell_name=cell_name,
         user_ns=user_ns,
-        backend=require_backend(backend),
+        backend=start.backend if backend is None and start is not None else require_backend(backend),
         defaults=dict(defaults or {}),
         first_line=first_line,
+        start=start,
+        passes=passes,
     )
 
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from sgnb.errors import ProgramError
 from sgnb.lang import context
 from sgnb.lang.position import internal, place_of, position_of, user_frame
-from sgnb.runtime.variables import Failure, Slot
+from sgnb.runtime.variables import Deferred, Failure, Slot
 
 if TYPE_CHECKING:
-    from sgnb.runtime.state import State
+    from sgnb.runtime.turns import Turns
 
 internal(__name__)
 
@@ -28,7 +28,7 @@ class StateTurn:
 
     __slots__ = ("_done", "_role", "_state", "_token")
 
-    def __init__(self, state: State, role: str, *, done: bool) -> None:
+    def __init__(self, state: Turns, role: str, *, done: bool) -> None:
         self._state = state
         self._role = role
         self._done = done
@@ -50,7 +50,7 @@ class StateTurn:
         self._state.close_role(self._role, place_of(user_frame()))
 
 
-class ScopeText:
+class ScopeText(Deferred):
     """What ``var_scope`` bound: a stretch of the state's own text, or the error that ended it."""
 
     __slots__ = ("_pieces", "failure")
@@ -75,7 +75,7 @@ class VarScope:
 
     __slots__ = ("_name", "_start", "_state")
 
-    def __init__(self, state: State, name: str) -> None:
+    def __init__(self, state: Turns, name: str) -> None:
         self._state = state
         self._name = name
         self._start = 0

@@ -7,33 +7,40 @@ in one of its own. When a state is collected its session is released. No schedul
 
 from __future__ import annotations
 
-import asyncio
-import difflib
+import itertools
+import os
 import weakref
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from sgnb.backends.base import Backend, TemplateInfo
-from sgnb.errors import Cancelled, LimitError, ProgramError, UnknownVariable
+from sgnb.config import MAX_FORK_DEPTH, MAX_FORK_WIDTH
+from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang import api
-from sgnb.lang.block import GenOp, InitOp, MarkOp, TextOp
+from sgnb.lang.block import ForkOp, GenOp, InitOp, SelectOp, TextOp
 from sgnb.lang.position import Place, internal, line_of, place_of, position_of, user_frame
+from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core, current_core
-from sgnb.runtime.events import GenQueued, RoleBegan, RoleEnded, StateOpened, TextAppended
+from sgnb.runtime.events import GenQueued, StateOpened, TextAppended
 from sgnb.runtime.meta import event_line, gen_seed
-from sgnb.runtime.scopes import ScopeText, StateTurn, VarScope, join_pieces
-from sgnb.runtime.variables import Failure, Lazy, Slot, resolved
+from sgnb.runtime.turns import Step, Turns
+from sgnb.runtime.variables import Failure, Lazy, Samples, Slot
 from sgnb.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from sgnb.runtime.fork import CopyScope, Group
+    from sgnb.runtime.marks import Mark
 
 internal(__name__)
 
-TICK_SECONDS = 0.05
-"""Async readers wake this often, so that an interrupt of an awaiting cell is seen (ipykernel does not wake the loop)."""
+LIVE: weakref.WeakSet[State] = weakref.WeakSet()
+"""Every state that somebody holds."""
+_serials = itertools.count(1)
 
 
-class State:
+class State(Turns):
     """What a program appends to. Made by the runtime; ``state["x"]`` and ``state.text()`` wait for what they give."""
 
     def __init__(
@@ -44,12 +51,15 @@ class State:
         *,
         defaults: Mapping[str, Any] | None = None,
         seed: int | None = None,
+        parent: State | None = None,
     ) -> None:
         self.core = core
         self.branch = branch
         self.path = path
         self.backend: Backend = core.backend
         self.defaults = dict(core.defaults if defaults is None else defaults)
+        self.samples: int = self.defaults.pop("n", 1)
+        """How many samples a generation has that does not say."""
         self.seed = core.seed if seed is None else seed
         self._template: TemplateInfo | None = None
         self.sid = self.backend.new_sid()
@@ -64,18 +74,46 @@ class State:
         self._made: dict[tuple[tuple[str, Any], ...], SamplingParams] = {}
         self._unnamed = 0
         self._refused = 0
+        self._history: list[Step] = []
+        self.is_branch = parent is not None
+        self.joined = False
+        """True after a join: it can be read, nothing can be appended."""
+        self.depth = 0
+        self._forks = 0
+        self.rewound = 0
+        """How often it went back to a mark: what comes then has other seeds."""
+        self.serial = next(_serials)
+        self._forked_at = 0
+        """Where in the history a branch begins."""
+        self._inherited: dict[str, Any] = {}
+        start_collector()
+        self._handle = SessionHandle(core, self.sid)
+        if parent is not None:
+            self._copy(parent)
         self.number = core.open_state(self)
-        core.append_event(StateOpened(self.number, branch))
-        core.record(InitOp(self.sid, None))
-        self._finalizer = weakref.finalize(self, self.backend.release, (self.sid,))
+        core.append_event(StateOpened(self.number, branch, None if parent is None else parent.number))
+        if parent is None:
+            core.record(InitOp(self.sid, None, core.extra_key))
+        self._finalizer = weakref.finalize(self, self._handle.collected)
+        LIVE.add(self)
         self._finalizer.atexit = False  # the engine forgets the sessions of a process that ends
 
-    @property
-    def template(self) -> TemplateInfo:
-        """The model's chat texts; asked for at the first turn, since it waits for the model."""
-        if self._template is None:
-            self._template = self.backend.template()
-        return self._template
+    def _copy(self, parent: State) -> None:
+        """Take over what a branch begins with."""
+        self._template = parent._template
+        self.samples = parent.samples
+        self.role = parent.role
+        self.failure = parent.failure
+        self._pieces = list(parent._pieces)
+        self._history = list(parent._history)
+        self._forked_at = len(self._history)
+        self._turns = list(parent._turns)
+        self._turn_start = parent._turn_start
+        self._values = dict(parent._values)
+        self._inherited = dict(parent._values)
+        self._unnamed = parent._unnamed
+        self._made = parent._made
+        self.depth = parent.depth + 1
 
     # ------------------------------------------------------------ appending
 
@@ -87,12 +125,12 @@ class State:
         """Record an expression; for a single generation its lazy value is returned."""
         parts = api.flatten(expr)
         self._check_roles(parts, place)
-        core = self._writable(place)
+        core = self.writable(place)
         if core is None:
             slot = Slot(self.core, self, "", "", place)
-            slot.failure, slot.settled, slot.state = self.failure, True, None
+            slot.settle(self.failure)
             for part in parts:
-                if isinstance(part, api.Gen):
+                if isinstance(part, api.Gen | api.Select):
                     self._values[part.name or self._auto_name()] = slot
             return Lazy(slot)
         lazy = None
@@ -101,6 +139,8 @@ class State:
                 self._add_text(core, part, place)
             elif isinstance(part, api.Gen):
                 lazy = Lazy(self._add_gen(core, part, place))
+            elif isinstance(part, api.Select):
+                lazy = Lazy(self._add_select(core, part, place))
             elif isinstance(part, api.RoleBegin):
                 self._begin(core, part.role, place)
             elif isinstance(part, api.RoleEnd):
@@ -108,23 +148,42 @@ class State:
         core.recorded(self)
         return lazy
 
-    def _writable(self, place: Place) -> Core | None:
+    def writable(self, place: Place) -> Core | None:
         """The run that records the next operation; None when the state is poisoned and drops it."""
+        if self.joined:
+            raise ProgramError(
+                f"Branch {self.branch} was joined; nothing can be appended to it any more.",
+                hint="Append to the parent, or append before the join.",
+                position=position_of(place),
+            )
         if self.failure is not None:
             self._refused += 1
             if self._refused > MAX_REFUSED:
                 self.failure.throw()
             return None
         if self.core.finished:
-            self._move(current_core() or Core(self.backend, title="state", defaults=self.core.defaults))
+            running = current_core()
+            if running is None or running.backend is not self.backend:
+                running = Core(self.backend, title="state", defaults=self.core.defaults)
+            self._move(running)
         return self.core
+
+    def enter_run(self, core: Core) -> None:
+        """Go on in the run of a later cell, which appends to it from now on; its sampling defaults come on top."""
+        self.core.flush()
+        self.defaults.update(core.defaults)
+        self.samples = self.defaults.pop("n", self.samples)
+        self._made = {}
+        self.core = self._handle.core = core
+        self.number = core.open_state(self)
+        core.append_event(StateOpened(self.number, self.branch))
 
     def _move(self, core: Core) -> None:
         """Go on in another run: the one of a later cell, or one of the state's own."""
         if core is self.core:
             return
         own = core is not current_core()
-        self.core = core
+        self.core = self._handle.core = core
         self.number = core.open_state(self)
         if own:
             core.begin_own(self)
@@ -133,19 +192,46 @@ class State:
     def _add_text(self, core: Core, part: api.Text, place: Place) -> None:
         if part.value:
             self._pieces.append(part.value)
+            self._history.append(part)
             core.append_event(TextAppended(self.number, part.value, line_of(place)))
             core.record(TextOp(self.sid, part.value, part.literal or self.role is not None, place))
 
     def _add_gen(self, core: Core, part: api.Gen, place: Place) -> Slot:
         name = part.name or self._auto_name()
         at = part.place if part.place is not None and part.place.code is place.code else place
-        params = self._params(part, at)
-        slot = Slot(core, self, self.backend.new_rid(), name, at)
+        ordinal, params = self._params(part, at)
+        sids = [self.backend.new_sid() for _ in range((part.n or self.samples) - 1)]
+        if sids:
+            core.record(ForkOp(self.sid, tuple(sids), at))
+        slots = [
+            self._record_gen(core, name, self._seeded(params, ordinal, sample), at, sid)
+            for sample, sid in enumerate(["", *sids])
+        ]
+        self._pieces.append(slots[0])
+        self._history.append(slots[0])
+        self._values[name] = Samples(slots) if sids else slots[0]
+        return slots[0]
+
+    def _record_gen(self, core: Core, name: str, params: SamplingParams, at: Place, sid: str) -> Slot:
+        """One request; ``sid`` is the session of a further sample."""
+        slot = Slot(core, self, self.backend.new_rid(), name, at, sid=sid)
         core.add_slot(slot)
-        self._pieces.append(slot)
-        self._values[name] = slot
+        self._handle.add(slot)
         core.append_event(GenQueued(self.number, slot.rid, name, event_line(slot), params.max_new_tokens))
-        core.record(GenOp(self.sid, slot.rid, name, params, at, core.cell, self.branch))
+        core.record(GenOp(slot.sid, slot.rid, name, params, at, core.cell, self.branch))
+        return slot
+
+    def _add_select(self, core: Core, part: api.Select, place: Place) -> Slot:
+        name = part.name or self._auto_name()
+        at = part.place if part.place is not None and part.place.code is place.code else place
+        slot = Slot(core, self, self.backend.new_rid(), name, at, options=part.options)
+        core.add_slot(slot)
+        self._handle.add(slot)
+        self._pieces.append(slot)
+        self._history.append(slot)
+        self._values[name] = slot
+        core.append_event(GenQueued(self.number, slot.rid, name, event_line(slot), 0, part.options))
+        core.record(SelectOp(self.sid, slot.rid, name, part.options, part.method, at, core.cell, self.branch))
         return slot
 
     def _auto_name(self) -> str:
@@ -153,7 +239,8 @@ class State:
         self._unnamed += 1
         return name
 
-    def _params(self, part: api.Gen, place: Place) -> SamplingParams:
+    def _params(self, part: api.Gen, place: Place) -> tuple[int, SamplingParams]:
+        """The generation's ordinal in this state, and its parameters, which may lack a seed."""
         ordinal = self._gens
         self._gens += 1
         params = self._made.get(part.params)
@@ -164,271 +251,40 @@ class State:
                 error.position = error.position or position_of(place)
                 raise
             self._made[part.params] = params
-        if params.seed is None and not params.greedy:
-            params = msgspec.structs.replace(params, seed=gen_seed(self.seed, self.path, ordinal))
-        return params
+        return ordinal, params
 
-    # ------------------------------------------------------------ roles
-
-    def _check_roles(self, parts: tuple[api.Expr, ...], place: Place) -> None:
-        """Refuse nested and unmatched turns before anything of the expression is recorded."""
-        role = self.role
-        for part in parts:
-            if isinstance(part, api.RoleBegin):
-                if role is not None:
-                    raise ProgramError(
-                        f"A {part.role} turn begins inside a {role} turn; turns cannot be nested.",
-                        hint=f"End the {role} turn first.",
-                        position=position_of(place),
-                    )
-                role = part.role
-            elif isinstance(part, api.RoleEnd):
-                if role != part.role:
-                    raise ProgramError(
-                        f"{part.role}_end() without {part.role}_begin()"
-                        + (f"; a {role} turn is open." if role else "."),
-                        hint=f"Write `with s.{part.role}():`, which ends its turn by itself.",
-                        position=position_of(place),
-                    )
-                role = None
-
-    def open_role(self, role: str, place: Place) -> None:
-        """Begin a turn."""
-        self.append_expr(api.RoleBegin(role), place)
-
-    def close_role(self, role: str, place: Place) -> None:
-        """End the turn; does nothing when it is already closed (an error went before)."""
-        if self.role == role:
-            self.append_expr(api.RoleEnd(role), place)
-
-    def _begin(self, core: Core, role: str, place: Place) -> None:
-        if not self._turns and role != "system" and self.template.default_system:
-            self._default_system(core)
-        prefix = self.template.roles.get(role, ("", ""))[0]
-        self.role = role
-        if prefix:
-            self._pieces.append(prefix)
-        self._turn_start = len(self._pieces)
-        core.append_event(RoleBegan(self.number, role, prefix))
-        core.record(MarkOp(self.sid, role, True, place))
-
-    def _end(self, core: Core, place: Place) -> None:
-        role, self.role = self.role or "", None
-        self._turns.append((role, self._pieces[self._turn_start :]))
-        suffix = self.template.roles.get(role, ("", ""))[1]
-        if suffix:
-            self._pieces.append(suffix)
-        core.append_event(RoleEnded(self.number, role, suffix))
-        core.record(MarkOp(self.sid, role, False, place))
-
-    def _default_system(self, core: Core) -> None:
-        """The template's own system turn: the engine puts its text, so it is kept here and not sent."""
-        whole = self.template.default_system
-        prefix, suffix = self.template.roles.get("system", ("", ""))
-        self._pieces.append(whole)
-        fits = len(whole) >= len(prefix) + len(suffix) and whole.startswith(prefix) and whole.endswith(suffix)
-        content = whole[len(prefix) : len(whole) - len(suffix)] if fits else whole
-        self._turns.append(("system", [content]))
-        core.append_event(RoleBegan(self.number, "system", prefix if fits else ""))
-        core.append_event(TextAppended(self.number, content))
-        core.append_event(RoleEnded(self.number, "system", suffix if fits else ""))
-
-    def system(self, expr: object = None) -> StateTurn:
-        """A system turn: ``with s.system():``, or at once with text."""
-        return self._turn("system", expr)
-
-    def user(self, expr: object = None) -> StateTurn:
-        """A user turn: ``with s.user():``, or at once with text."""
-        return self._turn("user", expr)
-
-    def assistant(self, expr: object = None) -> StateTurn:
-        """An assistant turn: ``with s.assistant():``, or at once with an expression."""
-        return self._turn("assistant", expr)
-
-    def _turn(self, role: str, expr: object) -> StateTurn:
-        if expr is not None:
-            self.append_expr(api.Turn(role, expr), place_of(user_frame(2)))
-        return StateTurn(self, role, done=expr is not None)
-
-    def var_scope(self, name: str) -> VarScope:
-        """``with s.var_scope("x"):`` binds the text appended inside to ``x``."""
-        return VarScope(self, name)
-
-    # ------------------------------------------------------------ reading
-
-    def __getitem__(self, name: str) -> Any:
-        return self.get_var(name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.set_var(name, value)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
-
-    def get_var(self, name: str) -> Any:
-        """The value of a variable, waited for; raises its error, or UnknownVariable (a KeyError)."""
-        value = self.find(name)
-        if isinstance(value, Slot):
-            return value.core.read(value)
-        return value.read() if isinstance(value, ScopeText) else value
-
-    def find(self, name: str) -> Any:
-        """The value or the Slot bound to ``name``. While the body still runs elsewhere, waits for it to be bound."""
-        core = self.core
-        if name not in self._values and core.elsewhere() and (core.names is None or name in core.names):
-            core.wait(lambda: name in self._values or core.body_done)
-        try:
-            return self._values[name]
-        except KeyError:
-            raise self._unknown(name) from None
-
-    def _unknown(self, name: object) -> BaseException:
-        if self.failure is not None:
-            self.failure.throw()
-        near = difflib.get_close_matches(str(name), map(str, self._values), 1)
-        known = ", ".join(map(repr, self._values)) or "none yet"
-        return UnknownVariable(
-            f"The state has no variable {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
-            hint=f"Bound so far: {known}.",
-            position=position_of(place_of(user_frame(2))),
-        )
-
-    def set_var(self, name: str, value: Any) -> None:
-        """Bind a variable to a value of the notebook's."""
-        self._values[name] = resolved(value)
-
-    def text(self) -> str:
-        """All text appended so far, the template's included, generations waited for; raises the state's error."""
-        self.settle()
-        return self.text_so_far()
-
-    def text_so_far(self) -> str:
-        """The text that is there now; never waits, never raises."""
-        return join_pieces(self._pieces)
-
-    def messages(self) -> list[dict[str, str]]:
-        """The finished turns as ``{"role", "content"}``, generations waited for; raises the state's error."""
-        self.settle()
-        return [{"role": role, "content": join_pieces(pieces)} for role, pieces in self._turns]
-
-    def get_meta_info(self, name: str) -> dict[str, Any]:
-        """A generation's meta (SGLang's names), waited for; empty for a variable that was not generated."""
-        value = self.find(name)
-        if not isinstance(value, Slot):
-            return {}
-        value.core.read(value)
-        return dict(value.meta)
-
-    def sync(self) -> None:
-        """Wait until all that was appended is done; raises the state's error."""
-        self.settle()
-
-    def error(self) -> BaseException | None:
-        """Wait until all that was appended is done; the error if there was one, else None."""
-        self._drain()
-        if self.failure is not None:
-            self.failure.seen = True
-            return self.failure.error
-        return None
-
-    def settle(self) -> None:
-        """Wait for this state's generations; raises its error."""
-        self._drain()
-        if self.failure is not None and not self.stopped:
-            self.failure.throw()
-
-    @property
-    def stopped(self) -> bool:
-        """True when the user stopped the run: the partial text is readable, nothing can be appended."""
-        return self.failure is not None and isinstance(self.failure.error, Cancelled)
-
-    def _drain(self) -> None:
-        core = self.core
-        if core.elsewhere():
-            core.wait(lambda: core.body_done)
-        core.flush()
-        for slot in self.open_slots():
-            slot.core.wait(lambda slot=slot: slot.settled)  # type: ignore[misc]
-
-    def open_slots(self) -> list[Slot]:
-        """The generations that are still under way."""
-        return [piece for piece in self._pieces if isinstance(piece, Slot) and not piece.settled]
-
-    @property
-    def ret_value(self) -> Any:
-        """What the program returned."""
-        return resolved(self.ret)
-
-    # ------------------------------------------------------------ streaming
-
-    def text_iter(self, name: str | None = None) -> Iterator[str]:
-        """The text (or one variable's) piece by piece as it comes; every reader, early or late, sees all of it."""
-        if name is not None:
-            value = self.find(name)
-            yield from self._slot_iter(value) if isinstance(value, Slot) else (str(value),)
-            return
-        index = 0
-        while self._more(index):
-            piece = self._pieces[index]
-            index += 1
-            if isinstance(piece, Slot):
-                yield from self._slot_iter(piece)
-            else:
-                yield piece
-        if self.failure is not None and not self.stopped:
-            self.failure.throw()
-
-    def _more(self, index: int) -> bool:
-        """Wait until piece ``index`` is there; False when none will come."""
-        core = self.core
-        if len(self._pieces) <= index and core.elsewhere():
-            core.wait(lambda: len(self._pieces) > index or core.body_done)
-        return len(self._pieces) > index
-
-    def _slot_iter(self, slot: Slot) -> Iterator[str]:
-        slot.core.flush()
-        shown = 0
-        while True:
-            slot.core.wait(lambda shown=shown: len(slot.chunks) > shown or slot.settled)  # type: ignore[misc]
-            chunks = slot.chunks[shown:]
-            shown += len(chunks)
-            if chunks:
-                yield "".join(chunks)
-            elif slot.settled:
-                break
-        if slot.failure is not None:
-            slot.failure.throw()
-
-    async def text_async_iter(
-        self, name: str | None = None, return_meta_data: bool = False
-    ) -> AsyncIterator[Any]:
-        """``text_iter`` for ``async for``; with ``return_meta_data`` of one variable gives ``(text, meta)`` pairs."""
-        pieces = self.text_iter(name)
-        loop = asyncio.get_running_loop()
-        while True:
-            future = loop.run_in_executor(None, next, pieces, None)
-            try:
-                while not future.done():
-                    await asyncio.wait([future], timeout=TICK_SECONDS)
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                self.core.stop()  # which frees the executor's thread too
-                raise
-            piece = future.result()
-            if piece is None:
-                return
-            yield (piece, self._meta_so_far(name)) if return_meta_data else piece
-
-    def _meta_so_far(self, name: str | None) -> Mapping[str, Any]:
-        value = self._values.get(name) if name is not None else None
-        if not isinstance(value, Slot):
-            return {}
-        return dict(value.meta) or {"id": value.rid, "completion_tokens": value.tokens}
+    def _seeded(self, params: SamplingParams, ordinal: int, sample: int) -> SamplingParams:
+        """With the seed that is due to one sample. A seed of the program's own counts on from sample to sample."""
+        if params.greedy:
+            return params
+        if params.seed is not None:
+            return (
+                params if not sample else msgspec.structs.replace(params, seed=(params.seed + sample) % 2**63)
+            )
+        path = f"{self.path}~{self.rewound}" if self.rewound else self.path
+        return msgspec.structs.replace(params, seed=gen_seed(self.seed, path, ordinal, sample))
 
     # ------------------------------------------------------------ the end
 
+    @property
+    def open(self) -> bool:
+        """True while it has a session: until it is closed, or joined and idle."""
+        return self._finalizer.alive
+
     def close(self) -> None:
-        """Release the engine's session now; the text stays readable. Idempotent."""
-        self._finalizer()
+        """Stop what is under way and release the engine's session now; the text stays readable. Idempotent."""
+        if self._finalizer.detach() is not None:
+            self._handle.close()
+
+    def close_soon(self) -> None:
+        """``close`` for a backend's thread, if nothing is under way any more."""
+        if not self.open_slots() and self._finalizer.detach() is not None:
+            self._handle.close_soon()
+
+    def close_when_idle(self) -> None:
+        """Release the session as soon as nothing is under way: a joined branch is only read."""
+        if not self.open_slots():
+            self.close()
 
     def __enter__(self) -> State:
         return self
@@ -436,17 +292,107 @@ class State:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> Any:
-        """Comes in a later version."""
-        raise ProgramError(
-            "fork comes in a later version of sgnb.", position=position_of(place_of(user_frame()))
-        )
+    # ------------------------------------------------------------ branches
 
-    def copy(self) -> Any:
-        """Comes in a later version."""
-        raise ProgramError(
-            "copy comes in a later version of sgnb.", position=position_of(place_of(user_frame()))
-        )
+    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> Group:
+        """``size`` branches that begin with this state's text and variables; then all go their own ways.
+
+        At most 1,024 wide and 32 deep. ``position_ids_offset`` is SGLang's; it changes nothing there, nor here.
+        """
+        from sgnb.runtime.fork import Group  # noqa: PLC0415  a group is made of states
+
+        place = place_of(user_frame())
+        self._check_fork(size, place)
+        core = self.writable(place)
+        number, self._forks = self._forks, self._forks + 1
+        children = [self._branch(core or self.core, number, index) for index in range(size)]
+        if core is not None:
+            core.record(ForkOp(self.sid, tuple(child.sid for child in children), place))
+            self._bequeath(core, children)
+            core.recorded(self)
+        return Group(self, children)
+
+    def _check_fork(self, size: object, place: Place) -> None:
+        if type(size) is not int:
+            raise ProgramTypeError(
+                f"fork() takes a number of branches, not {type(size).__name__}.", position=position_of(place)
+            )
+        if not 1 <= size <= MAX_FORK_WIDTH:
+            raise LimitError(
+                f"A fork has 1 to {MAX_FORK_WIDTH} branches, not {size}.", position=position_of(place)
+            )
+        if self.depth >= MAX_FORK_DEPTH:
+            raise LimitError(
+                f"Forks are nested {MAX_FORK_DEPTH} deep already.",
+                hint="Join, or go on in a program with a state of its own.",
+                position=position_of(place),
+            )
+
+    def _branch(self, core: Core, number: int, index: int) -> State:
+        """A branch: its name for people counts branches, its seed path also the forks."""
+        name = f"{self.branch}.{index}" if self.is_branch else str(index)
+        path = f"{self.path}~{self.rewound}" if self.rewound else self.path
+        path = f"{path}/{number}.{index}"
+        return State(core, name, path, defaults=self.defaults, seed=self.seed, parent=self)
+
+    def _bequeath(self, core: Core, children: Sequence[State]) -> None:
+        """What is still under way here ends for the branches as it ends for this state, and is not dropped."""
+        for slot in self.open_slots():
+            with slot.core.lock:
+                if not slot.settled:
+                    slot.hold()
+                    slot.also += (self, children[0])  # a pass may fork the others from the first
+                    slot.heirs += map(weakref.ref, children)
+        failure = self.failure
+        if failure is not None:
+            for child in children:
+                if child.failure is None:
+                    core.poison(child, failure.error, None, failure)
+
+    def copy(self) -> CopyScope:
+        """``with s.copy() as c:`` is a fork of one branch, joined at the end of the block."""
+        from sgnb.runtime.fork import CopyScope  # noqa: PLC0415
+
+        return CopyScope(self)
+
+    def mark(self) -> Mark:
+        """This place, to come back to with ``rewind``. Raises the state's error if it has failed."""
+        from sgnb.runtime.marks import make_mark  # noqa: PLC0415
+
+        place = place_of(user_frame())
+        core = self.writable(place)
+        if core is None:
+            assert self.failure is not None
+            self.failure.throw()
+        return make_mark(self, core, place)
+
+    def rewind(self, mark: Mark) -> None:
+        """Go back to a mark: text, variables and turns are as they were; the same mark can be used again.
+
+        What is under way since then is stopped, and an error since then is forgotten.
+        """
+        from sgnb.runtime.marks import rewind  # noqa: PLC0415
+
+        rewind(self, mark, place_of(user_frame()))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write text, variables, messages and meta to a JSON file; ``sgnb.load_state`` reads it."""
+        from sgnb.runtime.saved import save_state  # noqa: PLC0415
+
+        save_state(self, path)
+
+    def repeat(self, steps: Sequence[Step], place: Place) -> None:
+        """Append what another state had appended; texts it generated are literal."""
+        for step in steps:
+            if isinstance(step, Slot):
+                self.append_expr(api.Text(step.text, literal=True), place)
+            else:
+                self.append_expr(step, place)
+
+    def freeze(self) -> list[Step]:
+        """End a branch: nothing more is appended. Returns what was, since it began."""
+        self.joined = True
+        return self._history[self._forked_at :]
 
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self._values))

@@ -7,6 +7,7 @@ and read by whoever holds the state. Waiting is the run's business (``Core.wait`
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -37,13 +38,33 @@ class Slot:
     """The value of one generation: text as it comes, then meta or an error. Written under ``core.lock`` only."""
 
     __slots__ = (
-        "chunks", "core", "failure", "logprobs", "meta", "name", "place", "rid", "settled", "state", "tokens",
+        "_held", "_state", "also", "chunks", "core", "failure", "heirs", "logprobs", "meta", "name", "options", "place",
+        "rid", "sample", "settled", "sid", "tokens",
     )  # fmt: skip
 
-    def __init__(self, core: Core, state: State, rid: str, name: str, place: Place | None) -> None:
+    def __init__(
+        self,
+        core: Core,
+        state: State,
+        rid: str,
+        name: str,
+        place: Place | None,
+        *,
+        sid: str = "",
+        options: tuple[str, ...] = (),
+    ) -> None:
         self.core = core
-        self.state: State | None = state
-        """Held until the generation ends: a state nobody else holds still finishes its text."""
+        self._state: weakref.ref[State] | None = weakref.ref(state)
+        self._held: State | None = None if state.is_branch else state
+        self.heirs: list[weakref.ref[State]] = []
+        """Branches that were forked behind this generation: its failure is theirs."""
+        self.also: list[State] = []
+        """States whose sessions must last until it ends: forks wait in them."""
+        self.options = options
+        """A choice's options; its text is the one that won."""
+        self.sid = sid or state.sid
+        self.sample = bool(sid)
+        """True for a further sample of ``gen(n=…)``, which has a session of its own."""
         self.rid = rid
         self.name = name
         self.place = place
@@ -55,6 +76,25 @@ class Slot:
         self.settled = False
 
     @property
+    def state(self) -> State | None:
+        """The state it belongs to, until it ends. A branch that nobody holds any more is gone before that.
+
+        A root state is held: one that nobody else holds still finishes its text.
+        """
+        return None if self._state is None else self._state()
+
+    def hold(self) -> None:
+        """Keep the branch until the generation ends, whoever else drops it."""
+        if not self.settled:
+            self._held = self.state
+
+    def settle(self, failure: Failure | None = None) -> None:
+        """It has ended."""
+        if failure is not None:
+            self.failure = failure
+        self.settled, self._state, self._held, self.also = True, None, None, []
+
+    @property
     def text(self) -> str:
         """The text so far."""
         return "".join(self.chunks)
@@ -64,6 +104,66 @@ class Slot:
         if self.failure is not None:
             self.failure.throw()
         return "".join(self.chunks)
+
+
+class Deferred:
+    """A variable made of several pieces that may still be under way: a scope's text, joined values, samples."""
+
+    __slots__ = ()
+
+    def open_slots(self) -> list[Slot]:
+        """What must be waited for."""
+        raise NotImplementedError
+
+    def read(self) -> Any:
+        """The value, waited for on this thread; raises the error of a piece."""
+        raise NotImplementedError
+
+    def meta(self) -> Any:
+        """The meta of a value that was waited for; an empty dict for what was not generated."""
+        return {}
+
+
+def open_slots_of(value: Any) -> list[Slot]:
+    """What must be waited for before ``value`` can be read."""
+    if isinstance(value, Slot):
+        return [] if value.settled else [value]
+    return value.open_slots() if isinstance(value, Deferred) else []
+
+
+def read_value(value: Any) -> Any:
+    """What a variable stands for, waited for on this thread; raises its error."""
+    if isinstance(value, Slot):
+        return value.core.read(value)
+    return value.read() if isinstance(value, Deferred) else value
+
+
+def meta_of(value: Any) -> Any:
+    """The meta of a variable that was waited for."""
+    if isinstance(value, Slot):
+        return dict(value.meta)
+    return value.meta() if isinstance(value, Deferred) else {}
+
+
+class Samples(Deferred):
+    """The value of ``gen(n=…)``: one text for each sample."""
+
+    __slots__ = ("slots",)
+
+    def __init__(self, slots: list[Slot]) -> None:
+        self.slots = slots
+
+    def open_slots(self) -> list[Slot]:
+        """The samples under way."""
+        return [slot for slot in self.slots if not slot.settled]
+
+    def read(self) -> list[str]:
+        """All texts."""
+        return [slot.core.read(slot) for slot in self.slots]
+
+    def meta(self) -> list[dict[str, Any]]:
+        """One meta for each sample."""
+        return [dict(slot.meta) for slot in self.slots]
 
 
 def fresh(error: BaseException) -> BaseException:
@@ -78,10 +178,11 @@ def fresh(error: BaseException) -> BaseException:
 class Lazy:
     """The value of ``x = gen("x")`` in a ``with assistant():`` block: text that is waited for when it is needed."""
 
-    __slots__ = ("_slot",)
+    __slots__ = ("_slot", "_state")
 
     def __init__(self, slot: Slot) -> None:
         self._slot = slot
+        self._state = slot.state  # a branch whose value somebody holds is not dropped
 
     def sgl_text(self) -> str:
         """Wait for the text; raises the generation's error."""

@@ -29,7 +29,7 @@ class Notes:
 
 
 CASES: list[Case] = []
-MODULES = ("straight", "control", "calls", "failures", "hosts")
+MODULES = ("straight", "control", "calls", "failures", "hosts", "branches", "shapes")
 notes = Notes()
 
 

@@ -27,8 +27,9 @@ MISTAKES = {
     "s += gen('x', regx='[0-9]+')": (2, 14, "no argument 'regx'", "Legal arguments: name, max_tokens"),
     "s += gen('x', max_token=3)": (2, 14, "Did you mean 'max_tokens'", "Legal"),
     "s += gen('x', regex='[0-9]+')": (2, 14, "gen(regex=…) comes in a later version", "Remove it"),
-    "s += gen('x', n=2)": (2, 14, "gen(n=…) comes in a later version", "Remove it"),
-    "select('x', choices=['a'])": (2, 0, "select comes in a later version", ""),
+    "s += gen('x', ebnf='r')": (2, 14, "gen(ebnf=…) comes in a later version", "Remove it"),
+    "select('x', choices=['a'])": (2, 0, "has no effect here", "Append it"),
+    "s += gen_int('x')": (2, 5, "gen_int comes in a later version", ""),
     "gen('x')": (2, 0, "no effect", "s += gen('x')"),
     "with user():\n    with assistant():\n        gen('x')": (3, 9, "assistant turn begins inside a user turn", "End"),
     "with s.user():\n    s += assistant('x')": (3, 9, "inside a user turn", "End"),
@@ -59,7 +60,9 @@ RUNTIME = {
     "s += user_end()": (0, "user_end() without user_begin()", "with s.user()"),
     "s += user_begin()\ns += assistant('x')": (0, "turns cannot be nested", "End the user turn"),
     "s += f'{gen(\"x\")}'": (5, "cannot stand inside an f-string", "+"),
-    "s.fork(2)": (0, "fork comes in a later version", ""),
+    "s.fork(0)": (0, "1 to 1024 branches, not 0", ""),
+    "s += gen('x', n=65)": (5, "n must be in 1..64", ""),
+    "s += select('x', [])": (5, "select has no options", "at least one"),
     "s['nothing']": (0, "no variable 'nothing'", "none yet"),
     "with s.user('text'):\n    pass": (0, "takes no text", "into the block"),
     "s += gen('x', temperature=-1)": (5, "temperature must be in", ""),
@@ -147,7 +150,7 @@ def test_later_run_arguments_are_refused():
     assert prog.run(seed=5, backend=backend).text() == "5"  # the program's own parameter wins
     assert prog.run(frequency_penalty=0, n=1, backend=backend).text() == "0"
     with pytest.raises(ProgramError, match="later version"):
-        prog.run(n=3, backend=backend)
+        prog.run(frequency_penalty=0.5, backend=backend)
     with pytest.raises(LimitError, match=r"run\(\): temperature"):
         prog.run(temperature=-1, backend=backend)
     with pytest.raises(TypeError, match="unexpected keyword"):

@@ -116,7 +116,7 @@ def test_cells_compiled_equal_eager(name):
 
 def test_share_of_compiled_programs():
     eager = [case.name for case in CASES if case.program.program.reason]
-    assert len(CASES) >= 60
+    assert len(CASES) >= 120
     assert len(eager) <= len(CASES) // 10, eager
 
 
@@ -161,6 +161,8 @@ def test_one_message_per_block(case):
         other = MockBackend(case.script)
         attempt(lambda: case.program.run(*case.args, backend=other, **case.kwargs).error())
     assert compiled <= len(other.log)
+    if case.name == "branches.parent_fails":
+        return  # an eager run knows of the failure before it comes to the branches, and sends nothing of theirs
     decodes = [op for block in backend.log for op in block.instructions if isinstance(op, Decode)]
     assert [op.name for op in decodes] == [
         op.name for block in other.log for op in block.instructions if isinstance(op, Decode)

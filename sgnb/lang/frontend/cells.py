@@ -198,7 +198,7 @@ def _check_calls(cell: CellSource) -> None:
             for keyword in node.keywords:
                 if keyword.arg is not None:
                     _check_argument(keyword, cell.filename)
-        elif called in ("select", "gen_int", "gen_string"):
+        elif called in ("gen_int", "gen_string"):
             refuse(node, cell.filename, f"{called} comes in a later version of sgnb.")
         elif called in (
             "system_begin",

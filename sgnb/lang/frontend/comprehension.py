@@ -36,8 +36,8 @@ class Lifter:
         kind = {"ListComp": "_sg_listcomp_", "SetComp": "_sg_setcomp_"}.get(
             type(node).__name__, "_sg_dictcomp_"
         )
-        own = f"{kind}{len(self.functions)}"
         iterable = self._rewriter.visit(first.iter)
+        own = f"{kind}{len(self.functions)}"  # after the iterable, which may hold a comprehension that is lifted first
         self.functions.append(self._function(own, node))
         call = ast.Call(func=ast.Name(own, ast.Load()), args=[iterable], keywords=[])
         return _at(node, ast.YieldFrom(call))

@@ -14,18 +14,21 @@ from sgnb.lang.ir import (
     BeginPart,
     Call,
     EndPart,
+    Fork,
     GenPart,
     Graph,
     HolePart,
     Host,
     HostCall,
     If,
+    Join,
     Loop,
     Node,
     Part,
     Read,
     Return,
     Scope,
+    SelectPart,
     TextPart,
     Try,
 )
@@ -68,6 +71,8 @@ class _Reader:
 
     def __init__(self, states: dict[str, str]) -> None:
         self.states = states
+        self.groups: dict[str, str] = {}
+        """Names that surely are branches, and what they are called in the graph."""
         self.turn: str | None = None
         """The state a module-level ``with user():`` block appends to, inside such a block."""
 
@@ -90,7 +95,50 @@ class _Reader:
         if isinstance(node.target, ast.Name) and node.target.id in self.states:
             before = self.expressions(node.value)
             return [*before, Append(span_of_node(node), self.states[node.target.id], self.parts(node.value))]
+        branches = self.branches(node.target)
+        if branches is not None:
+            value = node.value.body if isinstance(node.value, ast.Lambda) else node.value
+            return [*self.expressions(value), Append(span_of_node(node), branches, self.parts(value))]
         return [*self.expressions(node), Host(span_of_node(node), ast.unparse(node))]
+
+    def branches(self, node: ast.expr) -> str | None:
+        """What ``forks`` or ``forks[i]`` is called, or None."""
+        if isinstance(node, ast.Name) and node.id in self.groups:
+            return f"{self.groups[node.id]}[*]"
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            group = self.groups.get(node.value.id)
+            if group is not None:
+                return f"{group}[{ast.unparse(node.slice)}]"
+        return None
+
+    def fork_call(self, node: ast.expr, group: str) -> Fork | None:
+        """``s.fork(n)`` whose branches are called ``group``, or None."""
+        state = self.owner(node)
+        if state is None or not isinstance(node, ast.Call) or _called(node) != "fork":
+            return None
+        size = node.args[0] if node.args else next((k.value for k in node.keywords if k.arg == "size"), None)
+        return Fork(span_of_node(node), state, group, "1" if size is None else ast.unparse(size))
+
+    def on_fork(self, node: ast.Assign, target: ast.expr) -> list[Node] | None:
+        """``forks = s.fork(n)``, ``a, b = s.fork(2)``, ``other = forks``, ``b = forks[0]``."""
+        name = target.id if isinstance(target, ast.Name) else ""
+        if isinstance(node.value, ast.Name) and node.value.id in self.groups and name:
+            self.groups[name] = self.groups[node.value.id]
+            return []
+        branch = self.branches(node.value) if isinstance(node.value, ast.Subscript) else None
+        if branch is not None and name:
+            self.states[name] = branch
+            return []
+        fork = self.fork_call(node.value, name or f"fork@{node.lineno}")
+        if fork is None:
+            return None
+        if name:
+            self.groups[name] = name
+        elif isinstance(target, ast.Tuple | ast.List):
+            for index, item in enumerate(target.elts):
+                if isinstance(item, ast.Name):
+                    self.states[item.id] = f"{fork.group}[{index}]"
+        return [*self.expressions(node.value), Fork(span_of_node(node), fork.state, fork.group, fork.size)]
 
     def on_Assign(self, node: ast.Assign) -> list[Node]:
         target = node.targets[0]
@@ -99,20 +147,41 @@ class _Reader:
                 self.states[target.id] = self.states[node.value.id]
                 return []
             self.states.pop(target.id, None)
-        if self.turn is not None and _called(node.value) == "gen":
+            self.groups.pop(target.id, None)
+        forked = self.on_fork(node, target) if len(node.targets) == 1 else None
+        if forked is not None:
+            return forked
+        if self.turn is not None and _called(node.value) in ("gen", "select"):
             return [Append(span_of_node(node), self.turn, self.parts(node.value))]
         return [*self.expressions(node.value), Host(span_of_node(node), ast.unparse(node))]
 
     def on_Expr(self, node: ast.Expr) -> list[Node]:
         if isinstance(node.value, ast.Constant):
             return []
-        if self.turn is not None and _called(node.value) == "gen":
+        if self.turn is not None and _called(node.value) in ("gen", "select"):
             return [Append(span_of_node(node), self.turn, self.parts(node.value))]
+        joined = self.join_call(node.value)
+        if joined is not None:
+            return [joined]
         turn = self.turn_call(node.value)
         if turn is not None:
             return turn
         inner = self.expressions(node.value)
         return inner or [Host(span_of_node(node), ast.unparse(node))]
+
+    def join_call(self, node: ast.expr) -> Join | None:
+        """``forks.join(...)`` as a statement."""
+        if not (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and isinstance(node.func.value, ast.Name)
+            and node.func.value.id in self.groups
+            and node.func.attr == "join"
+        ):
+            return None
+        mode = node.args[0] if node.args else next((k.value for k in node.keywords), None)
+        words = "gather_variable" if mode is None else ast.unparse(mode).strip("'\"")
+        return Join(span_of_node(node), self.groups[node.func.value.id], words)
 
     def turn_call(self, node: ast.expr) -> list[Node] | None:
         """``s.user("text")`` as a statement."""
@@ -165,8 +234,25 @@ class _Reader:
         for part in ast.walk(node.target):
             if isinstance(part, ast.Name):
                 self.states.pop(part.id, None)
+                self.groups.pop(part.id, None)
+        self.loop_variable(node)
         body = self.block([*node.body, *node.orelse])
         return [*before, Loop(span_of_node(node), head, body)]
+
+    def loop_variable(self, node: ast.For) -> None:
+        """``for b in forks`` and ``for i, b in enumerate(forks)``."""
+        over, target = node.iter, node.target
+        if isinstance(over, ast.Call) and _called(over) == "enumerate" and over.args:
+            over = over.args[0]
+            pair = isinstance(target, ast.Tuple) and len(target.elts) == 2
+            target = target.elts[1] if pair and isinstance(target, ast.Tuple) else node.iter
+        if isinstance(target, ast.Name):
+            fork = self.fork_call(over, f"fork@{over.lineno}")
+            branches = f"{fork.group}[*]" if fork is not None else None
+            if isinstance(over, ast.Name):
+                branches = self.branches(over)
+            if branches is not None:
+                self.states[target.id] = branches
 
     def on_While(self, node: ast.While) -> list[Node]:
         test = tuple(self.expressions(node.test))
@@ -274,12 +360,12 @@ class _Reader:
         if isinstance(node, ast.JoinedStr):
             return tuple(part for value in node.values for part in self.parts(value)) or (TextPart(span, ""),)
         if isinstance(node, ast.FormattedValue):
-            return (HolePart(span, ast.unparse(node.value)),)
+            return (HolePart(span, ast.unparse(node.value), text=True),)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             return (*self.parts(node.left), *self.parts(node.right))
         if isinstance(node, ast.Call):
             called = _called(node)
-            if called == "gen":
+            if called in ("gen", "select"):
                 return (_gen(node),)
             if called in ROLES:
                 inner = self.parts(node.args[0]) if node.args else ()
@@ -289,7 +375,12 @@ class _Reader:
                     return (BeginPart(span, role),)
                 if called == f"{role}_end":
                     return (EndPart(span, role),)
-        return (HolePart(span, ast.unparse(node)),)
+        read = (
+            isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in self.states
+        )
+        return (HolePart(span, ast.unparse(node), text=read),)
 
 
 _DSL = frozenset(
@@ -305,12 +396,24 @@ def _called(node: ast.expr) -> str:
     return func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
 
 
-def _gen(node: ast.Call) -> GenPart:
+def _gen(node: ast.Call) -> GenPart | SelectPart:
     keywords = {k.arg: k.value for k in node.keywords if k.arg}
     first = node.args[0] if node.args else keywords.pop("name", None)
     name = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else None
+    choices = keywords.get("choices")
+    if _called(node) == "select":
+        choices = choices or (node.args[1] if len(node.args) > 1 else None)
+    if choices is not None or _called(node) == "select":
+        return SelectPart(span_of_node(node), name, _constants(choices))
     params = tuple((key, ast.unparse(value)) for key, value in keywords.items())
     return GenPart(span_of_node(node), name, params)
+
+
+def _constants(node: ast.expr | None) -> tuple[str, ...]:
+    """The texts of a constant list, else nothing."""
+    items = node.elts if isinstance(node, ast.List | ast.Tuple) else []
+    out = [item.value for item in items if isinstance(item, ast.Constant) and isinstance(item.value, str)]
+    return tuple(out) if len(out) == len(items) else ()
 
 
 def _join(one: dict[str, str], other: dict[str, str]) -> dict[str, str]:

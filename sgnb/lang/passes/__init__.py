@@ -1,7 +1,8 @@
 """Passes over recorded blocks, and their records.
 
 Notebook process; ``optimize`` is called by the recorder at each flush. A pass takes and gives a list of operations, is
-legal only under the rule its record names, and moves nothing across a flush. The ordered list is the only configuration.
+legal only under the rule its record names, and moves nothing across a flush. The ordered list is the only configuration:
+leave a pass out to switch it off. A result that does not mean the same is thrown away, and the record says so.
 """
 
 from __future__ import annotations
@@ -11,6 +12,11 @@ from dataclasses import dataclass
 
 from sgnb.lang.block import Op
 from sgnb.lang.passes.fold_text import fold_text
+from sgnb.lang.passes.group_generations import group_generations
+from sgnb.lang.passes.hoist_prefix import hoist_prefix
+from sgnb.lang.passes.merge_forks import merge_forks
+from sgnb.lang.passes.prune_choices import prune_choices
+from sgnb.lang.passes.validate import same
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class PassRecord:
     before: int
     after: int
     rule: str
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +43,61 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass(
+        "prune_choices",
+        prune_choices,
+        "a choice with one option is text, since a marker, generation or choice follows it",
+        "no choice has a single option with a border behind it",
+    ),
+    Pass(
         "fold_text",
         fold_text,
         "neighbouring text of one state is tokenised as one string however it was written",
         "no two texts of one state stand side by side",
     ),
+    Pass(
+        "merge_forks",
+        merge_forks,
+        "forks of one state with nothing of it between them begin alike",
+        "no state is forked twice at one place",
+    ),
+    Pass(
+        "hoist_prefix",
+        hoist_prefix,
+        "nothing stands before the arms' common beginning, and forks copy pending text",
+        "no fork has arms with a long common beginning in this block",
+    ),
+    Pass(
+        "group_generations",
+        group_generations,
+        "operations of different states do not see one another",
+        "no independent generations of equal parameters stand apart",
+    ),
 )
+REFUSED = "thrown away: the result would not have meant the same"
 
 
 def optimize(
     ops: Sequence[Op], passes: Sequence[Pass] = PASSES, records: list[PassRecord] | None = None
 ) -> list[Op]:
-    """Apply ``passes`` in order; each result must still name the same generations in the same order."""
+    """Apply ``passes`` in order; each result must still do the same, or it is thrown away.
+
+    Meaning is compared once, over all of them; pass by pass only when that fails, or when records are wanted.
+    """
     block = list(ops)
+    if records is None:
+        for step in passes:
+            block = step.run(block)
+        if block == ops or same(ops, block):
+            return block
+        block = list(ops)
     for step in passes:
         after = step.run(block)
+        changed = after != block
+        legal = not changed or same(block, after)
         if records is not None:
-            rule = step.rule if len(after) != len(block) else step.idle
-            records.append(PassRecord(step.name, len(block), len(after), rule))
-        block = after
+            rule = (step.rule if changed else step.idle) if legal else REFUSED
+            kept = len(after) if legal else len(block)
+            records.append(PassRecord(step.name, len(block), kept, rule, changed and legal))
+        if legal:
+            block = after
     return block

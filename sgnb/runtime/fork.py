@@ -1,0 +1,201 @@
+"""Branches of a state as a group, and what comes back from them.
+
+Notebook process; made by ``State.fork`` and ``State.copy``. A join never waits for ``gather_variable`` (its lists are read
+later), and waits for the branches' texts for ``concate_and_append``. The sessions of joined branches end when they are idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NoReturn, overload
+
+from sgnb.errors import ProgramError, ProgramTypeError, SgnbError
+from sgnb.lang import api
+from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
+from sgnb.runtime.state import State
+from sgnb.runtime.variables import Deferred, Slot, meta_of, open_slots_of, read_value
+
+internal(__name__)
+
+MODES = ("gather_variable", "concate_and_append")
+_MISSING = object()
+
+
+class Group:
+    """The branches of one fork: index it, go through it, append to all, join."""
+
+    def __init__(self, parent: State, states: list[State]) -> None:
+        self.parent = parent
+        self.states = states
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __iter__(self) -> Iterator[State]:
+        return iter(self.states)
+
+    @overload
+    def __getitem__(self, key: int) -> State: ...
+    @overload
+    def __getitem__(self, key: slice) -> list[State]: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, int | slice):
+            return self.states[key]
+        raise ProgramTypeError(
+            f"Branches are numbered; {key!r} is no number.",
+            hint=f"Write [b[{key!r}] for b in branches], or join and read the list from the parent.",
+            position=position_of(place_of(user_frame())),
+        )
+
+    def __setitem__(self, key: int, value: State) -> None:
+        # `branches[i] += e` stores what `+=` gave: the same state.
+        if self.states[key] is not value:
+            raise ProgramError("A branch cannot be replaced.", position=position_of(place_of(user_frame())))
+
+    def __iadd__(self, other: Any) -> Group:
+        place = place_of(user_frame())
+        if isinstance(other, list | tuple):
+            if len(other) != len(self.states):
+                raise ProgramError(
+                    f"{len(other)} expressions for {len(self.states)} branches.",
+                    hint="Give one for each branch, or one for all.",
+                    position=position_of(place),
+                )
+            for state, expr in zip(self.states, other, strict=True):
+                state.append_expr(api.as_expr(expr), place)
+        elif callable(other) and not isinstance(other, api.Expr):
+            for number, state in enumerate(self.states):
+                state.append_expr(api.as_expr(other(number)), place)
+        else:
+            expr = api.as_expr(other)
+            for state in self.states:
+                state.append_expr(expr, place)
+        return self
+
+    # ------------------------------------------------------------ the join
+
+    def join(self, mode: str = "gather_variable") -> None:
+        """End the branches; they stay readable.
+
+        ``gather_variable``: each variable bound since the fork becomes a list in the parent, one value a branch (None
+        where a branch has not bound it); reading it raises the error of a failed branch. ``concate_and_append``: the
+        texts of the branches since the fork are appended to the parent, in order, generations waited for.
+        """
+        place = place_of(user_frame())
+        for slot in self.waits_for(mode):
+            slot.core.flush()
+            slot.core.wait(lambda slot=slot: slot.settled)  # type: ignore[misc]
+        self.join_at(mode, place)
+
+    def waits_for(self, mode: str) -> list[Slot]:
+        """What must have ended before the join can be carried out."""
+        if mode != "concate_and_append":
+            return []
+        return [slot for state in self.states if not state.joined for slot in state.open_slots()]
+
+    def join_at(self, mode: str, place: Place) -> None:
+        """``join`` when nothing has to be waited for."""
+        if mode not in MODES:
+            raise ProgramError(
+                f"join(mode={mode!r}) is unknown.",
+                hint=f"Modes: {', '.join(MODES)}.",
+                position=position_of(place),
+            )
+        if any(state.joined for state in self.states):
+            raise ProgramError("These branches were joined already.", position=position_of(place))
+        if mode == "gather_variable":
+            self._gather()
+            for state in self.states:
+                state.freeze()
+        else:
+            for state in self.states:
+                if state.failure is not None and not state.stopped:
+                    try:
+                        state.failure.throw()
+                    except SgnbError as error:
+                        raise of_branch(error, state.branch) from None
+            for state in self.states:
+                self.parent.repeat(state.freeze(), place)
+        for state in self.states:
+            for slot in state.open_slots():
+                slot.hold()
+            state.close_when_idle()
+
+    def _gather(self) -> None:
+        names: dict[str, None] = {}
+        for state in self.states:
+            for name, value in state._values.items():
+                if state._inherited.get(name, _MISSING) is not value:
+                    names[name] = None
+        for name in names:
+            items = []
+            for state in self.states:
+                value = state._values.get(name)
+                fresh = value is not None and state._inherited.get(name, _MISSING) is not value
+                items.append((state.branch, value if fresh else None))
+            self.parent._values[name] = Joined(items)
+
+    def __repr__(self) -> str:
+        return f"<{len(self.states)} branches of {self.parent!r}>"
+
+
+class Joined(Deferred):
+    """A variable gathered from branches."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[tuple[str, Any]]) -> None:
+        self.items = items
+
+    def open_slots(self) -> list[Slot]:
+        """What is under way in any branch."""
+        return [slot for _, value in self.items for slot in open_slots_of(value)]
+
+    def read(self) -> list[Any]:
+        """The values, in the order of the branches; raises the error of the first failed branch."""
+        out = []
+        for branch, value in self.items:
+            try:
+                out.append(read_value(value))
+            except SgnbError as error:
+                raise of_branch(error, branch) from None
+        return out
+
+    def meta(self) -> list[Any]:
+        """One meta for each branch."""
+        return [meta_of(value) for _, value in self.items]
+
+
+def of_branch(error: SgnbError, branch: str) -> SgnbError:
+    """The error (a copy made for this reader) with the branch's name."""
+    if not error.message.startswith("branch "):
+        error.message = f"branch {branch}: {error.message}"
+    return error
+
+
+class CopyScope:
+    """``with s.copy() as c:``."""
+
+    __slots__ = ("_group", "_state")
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._group: Group | None = None
+
+    def __enter__(self) -> State:
+        self._group = self._state.fork(1)
+        return self._group.states[0]
+
+    def __exit__(self, *_: object) -> None:
+        assert self._group is not None
+        if not self._group.states[0].joined:
+            self._group.join_at("gather_variable", place_of(user_frame()))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise ProgramError(
+            f"copy() is a block; it has no {name!r}.",
+            hint="Write `with s.copy() as c:` and use c.",
+            position=position_of(place_of(user_frame())),
+        )

@@ -1,0 +1,207 @@
+"""Reading a state: text, variables, meta, messages, streams.
+
+Notebook process; the base class of ``runtime.state.State``, which writes what is read here. Every read waits for the one
+thing it needs and raises that thing's error. Nothing is appended here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+from sgnb.errors import Cancelled, UnknownVariable
+from sgnb.lang.position import internal, place_of, position_of, user_frame
+from sgnb.runtime.core import Core
+from sgnb.runtime.scopes import join_pieces
+from sgnb.runtime.variables import Deferred, Failure, Samples, Slot, meta_of, read_value, resolved
+
+internal(__name__)
+
+TICK_SECONDS = 0.05
+"""Async readers wake this often, so that an interrupt of an awaiting cell is seen (ipykernel does not wake the loop)."""
+
+
+class Reading:
+    """What a state can be asked."""
+
+    core: Core
+    number: int
+    branch: str
+    failure: Failure | None
+    ret: Any
+    _pieces: list[str | Slot]
+    _turns: list[tuple[str, list[str | Slot]]]
+    _values: dict[str, Any]
+
+    # ------------------------------------------------------------ reading
+
+    def __getitem__(self, name: str) -> Any:
+        return self.get_var(name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.set_var(name, value)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def get_var(self, name: str) -> Any:
+        """The value of a variable, waited for; raises its error, or UnknownVariable (a KeyError)."""
+        return read_value(self.find(name))
+
+    def find(self, name: str) -> Any:
+        """The value or the Slot bound to ``name``. While the body still runs elsewhere, waits for it to be bound."""
+        core = self.core
+        if name not in self._values and core.elsewhere() and (core.names is None or name in core.names):
+            core.wait(lambda: name in self._values or core.body_done)
+        try:
+            return self._values[name]
+        except KeyError:
+            raise self._unknown(name) from None
+
+    def _unknown(self, name: object) -> BaseException:
+        if self.failure is not None:
+            self.failure.throw()
+        near = difflib.get_close_matches(str(name), map(str, self._values), 1)
+        known = ", ".join(map(repr, self._values)) or "none yet"
+        return UnknownVariable(
+            f"The state has no variable {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
+            hint=f"Bound so far: {known}.",
+            position=position_of(place_of(user_frame(2))),
+        )
+
+    def set_var(self, name: str, value: Any) -> None:
+        """Bind a variable to a value of the notebook's."""
+        self._values[name] = resolved(value)
+
+    def text(self) -> str:
+        """All text appended so far, the template's included, generations waited for; raises the state's error."""
+        self.settle()
+        return self.text_so_far()
+
+    def text_so_far(self) -> str:
+        """The text that is there now; never waits, never raises."""
+        return join_pieces(self._pieces)
+
+    def messages(self) -> list[dict[str, str]]:
+        """The finished turns as ``{"role", "content"}``, generations waited for; raises the state's error."""
+        self.settle()
+        return [{"role": role, "content": join_pieces(pieces)} for role, pieces in self._turns]
+
+    def get_meta_info(self, name: str) -> Any:
+        """A generation's meta (SGLang's names), waited for; empty for a variable that was not generated.
+
+        A list, as the value is, for joined variables and for ``gen(n=…)``.
+        """
+        value = self.find(name)
+        if isinstance(value, Slot | Deferred):
+            read_value(value)
+        return meta_of(value)
+
+    def sync(self) -> None:
+        """Wait until all that was appended is done; raises the state's error."""
+        self.settle()
+
+    def error(self) -> BaseException | None:
+        """Wait until all that was appended is done; the error if there was one, else None."""
+        self._drain()
+        if self.failure is not None:
+            self.failure.seen = True
+            return self.failure.error
+        return None
+
+    def settle(self) -> None:
+        """Wait for this state's generations; raises its error."""
+        self._drain()
+        if self.failure is not None and not self.stopped:
+            self.failure.throw()
+
+    @property
+    def stopped(self) -> bool:
+        """True when the user stopped the run: the partial text is readable, nothing can be appended."""
+        return self.failure is not None and isinstance(self.failure.error, Cancelled)
+
+    def _drain(self) -> None:
+        core = self.core
+        if core.elsewhere():
+            core.wait(lambda: core.body_done)
+        core.flush()
+        for slot in self.open_slots():
+            slot.core.wait(lambda slot=slot: slot.settled)  # type: ignore[misc]
+
+    def open_slots(self) -> list[Slot]:
+        """The generations that are still under way."""
+        return [piece for piece in self._pieces if isinstance(piece, Slot) and not piece.settled]
+
+    @property
+    def ret_value(self) -> Any:
+        """What the program returned."""
+        return resolved(self.ret)
+
+    # ------------------------------------------------------------ streaming
+
+    def text_iter(self, name: str | None = None) -> Iterator[str]:
+        """The text (or one variable's) piece by piece as it comes; every reader, early or late, sees all of it."""
+        if name is not None:
+            value = self.find(name)
+            if isinstance(value, Samples):
+                value = value.slots[0]
+            yield from self._slot_iter(value) if isinstance(value, Slot) else (str(read_value(value)),)
+            return
+        index = 0
+        while self._more(index):
+            piece = self._pieces[index]
+            index += 1
+            if isinstance(piece, Slot):
+                yield from self._slot_iter(piece)
+            else:
+                yield piece
+        if self.failure is not None and not self.stopped:
+            self.failure.throw()
+
+    def _more(self, index: int) -> bool:
+        """Wait until piece ``index`` is there; False when none will come."""
+        core = self.core
+        if len(self._pieces) <= index and core.elsewhere():
+            core.wait(lambda: len(self._pieces) > index or core.body_done)
+        return len(self._pieces) > index
+
+    def _slot_iter(self, slot: Slot) -> Iterator[str]:
+        slot.core.flush()
+        shown = 0
+        while True:
+            slot.core.wait(lambda shown=shown: len(slot.chunks) > shown or slot.settled)  # type: ignore[misc]
+            chunks = slot.chunks[shown:]
+            shown += len(chunks)
+            if chunks:
+                yield "".join(chunks)
+            elif slot.settled:
+                break
+        if slot.failure is not None:
+            slot.failure.throw()
+
+    async def text_async_iter(
+        self, name: str | None = None, return_meta_data: bool = False
+    ) -> AsyncIterator[Any]:
+        """``text_iter`` for ``async for``; with ``return_meta_data`` of one variable gives ``(text, meta)`` pairs."""
+        pieces = self.text_iter(name)
+        loop = asyncio.get_running_loop()
+        while True:
+            future = loop.run_in_executor(None, next, pieces, None)
+            try:
+                while not future.done():
+                    await asyncio.wait([future], timeout=TICK_SECONDS)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                self.core.stop()  # which frees the executor's thread too
+                raise
+            piece = future.result()
+            if piece is None:
+                return
+            yield (piece, self._meta_so_far(name)) if return_meta_data else piece
+
+    def _meta_so_far(self, name: str | None) -> Mapping[str, Any]:
+        value = self._values.get(name) if name is not None else None
+        if not isinstance(value, Slot):
+            return {}
+        return dict(value.meta) or {"id": value.rid, "completion_tokens": value.tokens}

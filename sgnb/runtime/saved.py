@@ -1,0 +1,159 @@
+"""States as files, and the list of states that live.
+
+Notebook process; used by ``State.save``, ``sgnb.load_state`` and ``sgnb.states``. A file is JSON: what was appended, what
+was bound, the meta of generations. Loading appends it all again, so the next generation computes the prefix anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sgnb.backends.base import Backend, require_backend
+from sgnb.errors import ProgramError
+from sgnb.lang import api
+from sgnb.lang.position import internal, place_of, user_frame
+from sgnb.runtime.core import Core
+from sgnb.runtime.state import LIVE, State
+from sgnb.runtime.variables import Deferred, Slot, meta_of, read_value
+
+internal(__name__)
+
+FORMAT = "sgnb-state"
+VERSION = 1
+MAX_FILE_BYTES = 64 << 20
+
+
+class Saved(Deferred):
+    """A generated value that came from a file."""
+
+    __slots__ = ("_meta", "value")
+
+    def __init__(self, value: Any, meta: Any) -> None:
+        self.value = value
+        self._meta = meta
+
+    def open_slots(self) -> list[Slot]:
+        """Nothing is under way."""
+        return []
+
+    def read(self) -> Any:
+        """The value."""
+        return self.value
+
+    def meta(self) -> Any:
+        """The meta it had."""
+        return self._meta
+
+
+def states() -> list[State]:
+    """Every state of this process that still has a session, oldest first."""
+    return sorted((state for state in list(LIVE) if state.open), key=lambda state: state.serial)
+
+
+def release_states() -> int:
+    """Close all of them (their text stays readable); how many there were."""
+    found = states()
+    for state in found:
+        state.close()
+    return len(found)
+
+
+def save_state(state: State, path: str | os.PathLike[str]) -> None:
+    """Write a state to a JSON file, generations waited for. Raises its error, or ProgramError for a value JSON lacks."""
+    state.sync()
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": state.backend.model_name,
+        "branch": state.branch,
+        "path": state.path,
+        "seed": state.seed,
+        "gens": state._gens,
+        "unnamed": state._unnamed,
+        "text": state.text_so_far(),
+        "messages": state.messages(),
+        "steps": [_step(step) for step in state._history],
+        "variables": {name: _variable(name, value) for name, value in state._values.items()},
+    }
+    target = Path(path)
+    part = target.with_name(target.name + ".part")
+    part.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
+    part.replace(target)
+
+
+def _step(step: Any) -> list[Any]:
+    if isinstance(step, Slot):
+        return ["text", step.text, True]
+    if isinstance(step, api.Text):
+        return ["text", step.value, step.literal]
+    return ["begin" if isinstance(step, api.RoleBegin) else "end", step.role]
+
+
+def _variable(name: str, value: Any) -> dict[str, Any]:
+    out = {
+        "value": read_value(value),
+        "meta": meta_of(value),
+        "generated": isinstance(value, Slot | Deferred),
+    }
+    try:
+        json.dumps(out)
+    except (TypeError, ValueError) as error:
+        raise ProgramError(
+            f"Variable {name!r} cannot be saved: {error}.",
+            hint="Bind a value that JSON has, or remove the variable.",
+        ) from None
+    return out
+
+
+def load_state(path: str | os.PathLike[str], backend: Backend | None = None) -> State:
+    """A state from a file, on ``backend`` (default: the default one). Raises ProgramError for a file that is not one."""
+    data = _read(Path(path))
+    core = Core(require_backend(backend), title="state", seed=data["seed"])
+    core.begin_own_run(data["branch"])
+    state = State(core, data["branch"], data["path"])
+    place = place_of(user_frame())
+    for step in data["steps"]:
+        kind, what = step[0], step[1]
+        if kind == "text":
+            state.append_expr(api.Text(what, bool(step[2])), place)
+        else:
+            state.append_expr(api.RoleBegin(what) if kind == "begin" else api.RoleEnd(what), place)
+    for name, entry in data["variables"].items():
+        value = Saved(entry["value"], entry["meta"]) if entry["generated"] else entry["value"]
+        state._values[name] = value
+    state._gens, state._unnamed = data["gens"], data["unnamed"]
+    return state
+
+
+_SHAPE: dict[str, type] = {
+    "branch": str, "path": str, "seed": int, "gens": int, "unnamed": int, "steps": list, "variables": dict,
+}  # fmt: skip
+
+
+def _read(path: Path) -> dict[str, Any]:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise ProgramError(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are allowed.")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ProgramError(f"{path} is no saved state: {error}.") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ProgramError(f"{path} is no saved state.", hint="Write one with state.save(path).")
+    if data.get("version") != VERSION:
+        raise ProgramError(f"{path} has version {data.get('version')!r}; this sgnb reads {VERSION}.")
+    for key, kind in _SHAPE.items():
+        if type(data.get(key)) is not kind:
+            raise ProgramError(f"{path}: {key!r} is missing or wrong.")
+    for step in data["steps"]:
+        text = isinstance(step, list) and len(step) == 3 and step[0] == "text" and isinstance(step[1], str)
+        mark = isinstance(step, list) and len(step) == 2 and step[0] in ("begin", "end")
+        if not text and not (mark and step[1] in api.ROLES):
+            raise ProgramError(f"{path}: the step {str(step)[:60]} is wrong.")
+    for name, entry in data["variables"].items():
+        if not isinstance(entry, dict) or {"value", "meta", "generated"} - entry.keys():
+            raise ProgramError(f"{path}: variable {name!r} is wrong.")
+    return data

@@ -1,0 +1,167 @@
+"""SGLang's names: the alias module, tracing, engine calls, what is refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import pytest
+
+import sgnb
+from sgnb.backends.mock import MockBackend
+from sgnb.errors import NoEngine, ProgramError, ProgramTypeError
+from sgnb.lang.instruction import Init
+
+
+@pytest.fixture
+def sglang():
+    import sgnb.compat.sglang as compat
+
+    yield compat.install()
+    compat.uninstall()
+
+
+def test_import_sglang_means_sgnb(sglang):
+    import sglang as sgl
+    from sglang.lang.choices import greedy_token_selection
+    from sglang.lang.ir import REGEX_FLOAT
+
+    assert sgl.function is sgnb.function and sgl.gen is sgnb.gen
+    assert greedy_token_selection is sgnb.greedy_token_selection and "0-9" in REGEX_FLOAT
+    with pytest.raises(AttributeError):
+        sgl.nothing  # noqa: B018
+
+    @sgl.function
+    def qa(s, question):
+        s += sgl.user(question) + sgl.assistant(sgl.gen("answer", max_tokens=8))
+
+    backend = MockBackend("yes")
+    sgl.set_default_backend(backend)
+    try:
+        assert qa.run(question="?")["answer"] == "yes"
+    finally:
+        sgl.set_default_backend(None)
+        backend.shutdown()
+
+
+def test_alias_does_not_hide_a_real_sglang(sglang, monkeypatch):
+    import sgnb.compat.sglang as compat
+
+    monkeypatch.setitem(sys.modules, "sglang", type(sys)("sglang"))
+    with pytest.raises(ImportError, match="real sglang"):
+        compat.install()
+
+
+def test_trace_shows_what_is_recorded_without_an_engine():
+    @sgnb.function
+    def prog(s, topic, count=2):
+        s += sgnb.user(f"About {topic}")
+        forks = s.fork(count)
+        for i, f in enumerate(forks):
+            f += f"{i}" + sgnb.gen("tip")
+        forks.join()
+        s += sgnb.select("pick", ["a", "b"])
+        if s["pick"] == "a":
+            s += "".join(s["tip"])
+
+    trace = prog.trace()
+    assert str(trace).splitlines() == [
+        "s0 open",
+        "s0 text <user> 'About {topic}' </user>",
+        "s0 fork s1 s2",
+        "s1 text '0'",
+        "s1 gen tip",
+        "s2 text '1'",
+        "s2 gen tip",
+        "s0 select pick of 2",
+        "-- wait",
+        "s0 text '{tip}{tip}'",
+    ]
+    assert "About tea" in str(prog.trace("tea", count=1))
+    assert trace.state["tip"] == ["{tip}", "{tip}"]
+
+
+def test_engine_calls():
+    class Engine(MockBackend):
+        def flush_cache(self):
+            return {"freed": 3}
+
+        def stats(self):
+            return {"running": 0}
+
+    engine = Engine(model="tiny")
+    assert sgnb.flush_cache(engine) == {"freed": 3}
+    assert sgnb.get_server_info(engine) == {"model": "tiny", "running": 0}
+    with pytest.raises(ProgramError, match="has no flush_cache"):
+        sgnb.flush_cache(MockBackend())
+    with pytest.raises(NoEngine):
+        sgnb.get_server_info()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sgnb.image("cat.png"), "needs a model with vision"),
+        (lambda: sgnb.video("cat.mp4", 4), "needs a model with vision"),
+        (lambda: sgnb.gen_int("x"), "gen_int comes in a later version"),
+        (lambda: sgnb.gen_string("x"), "gen_string comes in a later version"),
+        (lambda: sgnb.separate_reasoning(sgnb.gen("x"), "qwen3"), "comes in a later version"),
+        (lambda: sgnb.gen("x", priority=3), "comes in a later version"),
+    ],
+)
+def test_refused_with_a_reason(make, message):
+    with pytest.raises(ProgramError, match=message) as caught:
+        make()
+    assert caught.value.position.file == __file__
+
+
+def test_extra_key_opens_the_session_with_it():
+    backend = MockBackend()
+
+    @sgnb.function
+    def inner(s):
+        s += "i" + sgnb.gen("y")
+
+    @sgnb.function
+    def prog(s):
+        s += "p" + sgnb.gen("x")
+        inner.run().sync()
+        s.fork(1)[0].text()
+
+    prog.run(backend=backend, extra_key="tenant").sync()
+    prog.run(backend=backend).sync()
+    keys = [op.extra_key for block in backend.log for op in block.instructions if isinstance(op, Init)]
+    assert keys == ["tenant", "tenant", "", ""]
+    with pytest.raises(ProgramTypeError, match="takes a str"):
+        prog.run(backend=backend, extra_key=5)
+    backend.shutdown()
+
+
+def test_num_api_spec_tokens_bind_and_first_parameter_of_any_name():
+    backend = MockBackend("x")
+
+    @sgnb.function(num_api_spec_tokens=64)
+    def prog(conversation, a, b):
+        conversation += f"{a}{b}" + sgnb.gen("v")
+
+    bound = prog.bind(a=1)
+    assert bound.num_api_spec_tokens == 64  # D9
+    assert bound.run(b=2, backend=backend).text() == "12x"
+    backend.shutdown()
+
+
+def test_async_stream_with_meta():
+    backend = MockBackend("one two three")
+
+    @sgnb.function
+    def prog(s):
+        s += sgnb.gen("v")
+
+    async def read():
+        state = prog.run(stream=True, backend=backend)
+        return [pair async for pair in state.text_async_iter("v", return_meta_data=True)]
+
+    pairs = asyncio.run(read())
+    assert "".join(text for text, _ in pairs) == "one two three"
+    assert all("completion_tokens" in meta for _, meta in pairs)
+    backend.shutdown()
