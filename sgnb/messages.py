@@ -83,6 +83,10 @@ class RequestMeta(Wire, frozen=True, kw_only=True):
     e2e_latency: float
     first_step: int = -1
     last_step: int = -1
+    cut_tokens: int = 0
+    """Tokens of the session that this prompt replaced: its chat template wrote earlier turns anew."""
+    notes: list[str] = []
+    """What the user may want to know of this prompt, one sentence or two each."""
 
 
 class RoleTemplate(Wire, frozen=True, kw_only=True):
@@ -393,7 +397,10 @@ class SessionExtend(Wire, frozen=True, kw_only=True, tag="s.extend"):
 
 
 class SessionDecode(Wire, frozen=True, kw_only=True, tag="s.decode"):
-    """A generation: ``ids`` is all that was pending. ``stops`` are the stop strings in bytes, in list order."""
+    """A generation: ``ids`` is all that was pending. ``stops`` are the stop strings in bytes, in list order.
+
+    ``keep``: the session's ids are cut to so many before ``ids`` are appended; None: all stay.
+    """
 
     rid: str
     sid: str
@@ -405,6 +412,7 @@ class SessionDecode(Wire, frozen=True, kw_only=True, tag="s.decode"):
     """Of the user; ``eos_token_ids`` end the generation too, unless ``ignore_eos``."""
     eos_token_ids: list[int]
     label: Label
+    keep: int | None = None
 
 
 class SessionClose(Wire, frozen=True, kw_only=True, tag="s.close"):

@@ -2,7 +2,8 @@
  * Numbers and times as the interface writes them: pure functions, no DOM.
  */
 
-const THIN_SPACE = '\u2009';
+/** Thin and not broken at: a number stays on one line. */
+const THIN_SPACE = '\u202f';
 
 /** A count in full, thousands apart by a thin space: `16 384`. */
 export function formatCount(value: number): string {
@@ -34,4 +35,14 @@ export function formatBytesOf(done: number, total: number): string {
   const [unit, size] = total >= 1e9 ? ['GB', 1e9] : ['MB', 1e6];
   const digits = unit === 'GB' ? 2 : 0;
   return `${(done / (size as number)).toFixed(digits)} of ${(total / (size as number)).toFixed(digits)} ${unit}`;
+}
+
+/** A line of the engine's log without date, process and everyday level: `17:16:38 client 1 came`. */
+export function shortLogLine(line: string): string {
+  const parts = /^\d{4}-\d\d-\d\d (\d\d:\d\d:\d\d)[,.]\d+ \d+ ([A-Z]+) (.*)$/.exec(line);
+  if (!parts) {
+    return line;
+  }
+  const sign = parts[2] === 'INFO' || parts[2] === 'DEBUG' ? '' : '▲ ';
+  return `${parts[1]} ${sign}${parts[3]}`;
 }

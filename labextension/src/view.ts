@@ -7,7 +7,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { formatBytesOf, formatClock, formatCount, formatSpan } from './format';
+import { formatBytesOf, formatClock, formatCount, formatSpan, shortLogLine } from './format';
 import { HISTORY_SAMPLES, PanelModel, Phase } from './model';
 import type { IEngine, IStats, IStep } from './protocol';
 import { Sparkline } from './sparkline';
@@ -123,11 +123,11 @@ export class PanelView {
     if (state?.stats) {
       this._updateNumbers(state.stats);
     }
-    show(this._controls, alive || phase === 'starting');
-    this._updateControls(phase, state?.stats ?? null);
+    show(this._controls, alive);
+    this._updateControls(state?.stats ?? null);
     const lines = (state?.log ?? []).slice(-this.logLines);
     show(this._log, lines.length > 0 && phase !== 'not-loaded' && phase !== 'no-kernel');
-    setText(this._logText, lines.join('\n'));
+    setText(this._logText, lines.map(shortLogLine).join('\n'));
     this._announce(phase, engine);
   }
 
@@ -204,12 +204,12 @@ export class PanelView {
   }
 
   private _makeControls(): HTMLElement {
-    this._flush = this._button(this._trans.__('Flush cache'), () => this._actions.flush());
+    const flush = this._button(this._trans.__('Flush cache'), () => this._actions.flush());
     this._abort = this._button(this._trans.__('Abort all'), () => this._actions.abortAll());
-    this._stop = this._button(this._trans.__('Stop engine'), () => this._actions.stop());
+    const stop = this._button(this._trans.__('Stop engine'), () => this._actions.stop());
     this._controls.append(
       element('div', 'sgnb-Panel-heading', this._trans.__('Engine')),
-      element('div', 'sgnb-Panel-buttons', this._flush, this._abort, this._stop)
+      element('div', 'sgnb-Panel-buttons', flush, this._abort, stop)
     );
     return this._controls;
   }
@@ -234,7 +234,7 @@ export class PanelView {
     setText(this._words, this._stateWords(phase));
     setText(this._modelLine, engine.model);
     show(this._modelLine, engine.model !== '');
-    const slots = engine.slots > 0 ? this._trans.__('%1 slots', formatCount(engine.slots)) : '';
+    const slots = engine.slots > 0 ? this._trans.__('%1\u00a0slots', formatCount(engine.slots)) : '';
     setText(this._details, [engine.dtype, engine.device, engine.attention, slots].filter(Boolean).join(', '));
     show(this._details, this._details.textContent !== '');
   }
@@ -377,13 +377,9 @@ export class PanelView {
     }
   }
 
-  private _updateControls(phase: Phase, stats: IStats | null): void {
-    const ready = phase === 'idle' || phase === 'running';
+  private _updateControls(stats: IStats | null): void {
     const requests = (stats?.running ?? 0) + (stats?.waiting ?? 0);
-    const starting = this._trans.__('The engine is starting.');
-    show(this._stop, ready);
-    this._enable(this._flush, ready, starting);
-    this._enable(this._abort, ready && requests > 0, ready ? this._trans.__('No request is running.') : starting);
+    this._enable(this._abort, requests > 0, this._trans.__('No request is running.'));
   }
 
   private _enable(button: HTMLButtonElement, enabled: boolean, why: string): void {
@@ -445,7 +441,5 @@ export class PanelView {
   private _load!: HTMLButtonElement;
   private _launch!: HTMLButtonElement;
   private _noticeLog!: HTMLButtonElement;
-  private _flush!: HTMLButtonElement;
   private _abort!: HTMLButtonElement;
-  private _stop!: HTMLButtonElement;
 }

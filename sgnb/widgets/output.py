@@ -22,7 +22,7 @@ from sgnb.runtime.events import EventLog
 from sgnb.widgets import words
 from sgnb.widgets.program import ProgramView
 from sgnb.widgets.publisher import get_publisher
-from sgnb.widgets.static import fold_log, html_of, last_line, text_of
+from sgnb.widgets.static import end_of, fold_log, html_of, text_of
 
 KEPT_VIEWS = 32
 """Finished views that stay live; older ones are left to their static form."""
@@ -211,7 +211,7 @@ class TerminalOutput:
         if self._thread is not None:
             self._thread.join(0.5)
         fold = fold_log(self._log, status=status)
-        print(text_of(fold) if self._background else f"\n{last_line(fold)}", flush=True)
+        print(text_of(fold) if self._background else f"\n{end_of(fold)}", flush=True)
 
     def _follow(self, log: EventLog) -> None:
         seq = 0

@@ -68,6 +68,16 @@ def text_of(fold: ProgramFold) -> str:
     return "\n".join([*out, last_line(fold)])
 
 
+def end_of(fold: ProgramFold) -> str:
+    """Costs, errors and the last line: what a terminal prints below the text it streamed."""
+    out = [
+        line
+        for row in fold.rows
+        for line in (*row.error, *(f"[{n}: {line}]" for n, line in _costs(fold, row)))
+    ]
+    return "\n".join([*out, last_line(fold)])
+
+
 def skipped(fold: ProgramFold) -> list[dict[str, str]]:
     """The steps a stopped or failed run did not reach, each noted ``not run``."""
     if fold.finished is None or fold.status == "finished":

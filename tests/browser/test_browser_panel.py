@@ -60,7 +60,7 @@ def script(lab_server: Any) -> str:
         SETUP,
         f"say(state='starting', since=time.time() - 3, steps={STEPS!r})",
         f"say(state='idle', since=time.time(), stats={dict(STATS, running=0, waiting=0, tokens_per_s=0)!r}, **{READY!r})",
-        f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log=['one', 'two', 'three'])",
+        f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log=['one', 'two', '2026-11-29 10:41:09,123 77 WARNING short of slots'])",
         f"say(stats={STATS!r}, message='Flushed 14 643 tokens.')",
         f"say(state='died', since=time.time(), stats={STATS!r}, error='The engine was killed (signal 9).', log=['a', 'b'])",
         "time.sleep(600)",
@@ -107,7 +107,7 @@ def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
 
     lab.run_cell(2)
     content = lab.panel_state("idle")
-    assert "bf16, cpu, torch_native, 16\u2009384 slots" in content.inner_text()
+    assert "bf16, cpu, torch_native, 16\u202f384\u00a0slots" in content.inner_text()
     assert content.get_by_role("button", name="Abort all").is_disabled()
     lab.shot("panel-idle")
 
@@ -119,7 +119,7 @@ def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
         for name in ("tokens", "running", "waiting", "kv", "reused")
     }
     assert numbers == {"tokens": "604", "running": "6", "waiting": "2", "kv": "97", "reused": "90"}
-    assert content.locator(".sgnb-Panel-logText").inner_text() == "two\nthree"
+    assert content.locator(".sgnb-Panel-logText").inner_text() == "two\n10:41:09 ▲ short of slots"
     content.get_by_role("button", name="Flush cache").click()
     content.get_by_role("button", name="Stop engine").click()
     dialog = lab.page.get_by_role("dialog")

@@ -125,7 +125,15 @@ class Rig:
         self.scheduler.receive(SessionExtend(sid=f"c{client}.s{sid}", ids=list(ids)))
 
     def decode(
-        self, n: int, ids, *, sid: int | None = None, client: int = 1, fresh: bool = True, **params
+        self,
+        n: int,
+        ids,
+        *,
+        sid: int | None = None,
+        client: int = 1,
+        fresh: bool = True,
+        keep: int | None = None,
+        **params,
     ) -> str:
         """Ask for a generation on session ``sid`` (by default a new one of the same number). Returns the rid."""
         params = {"temperature": 0.0, "max_new_tokens": 8, **params}
@@ -146,6 +154,7 @@ class Rig:
                 stop_token_ids=list(made.stop_token_ids),
                 eos_token_ids=[STUB_EOS],
                 label=Label(name="@generate"),
+                keep=keep,
             )
         )
         return rid

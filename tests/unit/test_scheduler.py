@@ -322,6 +322,30 @@ def test_full_queue_refuses_with_its_limit():
     assert "max_queued_requests is 2" in error.message
 
 
+def test_a_session_is_cut_to_what_its_prompt_keeps():
+    rig = Rig()
+    first = rig.run(1, PROMPT, max_new_tokens=6, ignore_eos=True)
+    told = rig.run(2, b"again", sid=1, fresh=False, keep=20, max_new_tokens=4, ignore_eos=True)
+    assert told.prompt_ids == [*PROMPT[:20], *b"again"]
+    assert told.meta.prompt_tokens == 25
+    assert told.meta.cached_tokens == 20, "what is kept was computed before"
+    assert told.meta.cut_tokens == len(PROMPT) + first.meta.kept_tokens - 20
+    assert told.ids == alone([*PROMPT[:20], *b"again"], max_new_tokens=4, ignore_eos=True).ids
+    whole = rig.run(3, [], sid=1, fresh=False, keep=10, max_new_tokens=0)
+    assert whole.prompt_ids == list(PROMPT[:10]), "nothing need come after the cut"
+    assert rig.run(4, b"x", sid=1, fresh=False, max_new_tokens=0).meta.cut_tokens == 0
+
+
+def test_a_session_cannot_keep_more_than_it_has():
+    rig = Rig()
+    rig.run(1, PROMPT, max_new_tokens=0)
+    for n, keep in ((2, len(PROMPT) + 1), (3, -1)):
+        told = rig.run(n, b"x", sid=1, fresh=False, keep=keep)
+        assert told.finish.error.code == "keep"
+        assert f"not {keep} to keep" in told.finish.error.message
+    assert rig.run(4, b"x", sid=1, fresh=False, max_new_tokens=0).prompt_ids == [*PROMPT, *b"x"]
+
+
 def test_closed_unknown_and_busy_sessions_refuse():
     rig = Rig()
     assert rig.run(1, PROMPT, fresh=False).finish.error.code == "session"

@@ -53,8 +53,9 @@ class TokenToKVPool:
         self.slots = slots
         self.num_kv_heads = num_kv_heads
         try:
+            # not zeroed: nobody reads a slot before it is written, and the system hands out the pages only then
             self.kv = [
-                torch.zeros((slots + 1, 2 * num_kv_heads, head_dim), dtype=dtype, device=device)
+                torch.empty((slots + 1, 2 * num_kv_heads, head_dim), dtype=dtype, device=device)
                 for _ in range(num_layers)
             ]
         except RuntimeError as error:  # torch's out of memory, on either device

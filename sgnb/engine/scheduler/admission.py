@@ -27,8 +27,12 @@ def refusal(scheduler: Scheduler, msg: SessionDecode, session: Session | None) -
         return _error("not_ready", "the engine is not ready: the tokenizer's table has not arrived")
     if b"" in msg.stops:
         return _error("input", "a stop string is empty: it would end every output at once", "Remove it.")
+    kept = len(session.ids) if msg.keep is None else msg.keep
+    if not 0 <= kept <= len(session.ids):
+        hint = "This is a fault of sgnb: the tokenizer process lost count of this session."
+        return _error("keep", f"session {session.sid} has {len(session.ids)} ids, not {kept} to keep", hint)
     bad = bad_ids(msg.ids, scheduler.runner.vocab_size)
-    return bad or _never_fits(scheduler, msg, len(session.ids) + len(msg.ids)) or _queue_full(scheduler)
+    return bad or _never_fits(scheduler, msg, kept + len(msg.ids)) or _queue_full(scheduler)
 
 
 def bad_ids(ids: list[int], vocab_size: int) -> ErrorInfo | None:

@@ -96,9 +96,11 @@ class Intake:
         if error is not None:
             # Nothing of a refused message is used, and its session, which may be generating, is not touched.
             msg, session = msgspec.structs.replace(msg, ids=[], stops=[]), None
+        cut = session.cut(msg.keep) if session is not None and msg.keep is not None else 0
         kv = ReqKV(scheduler.cache, scheduler.allocator, session.extra_key if session is not None else "")
         seed = scheduler.args.random_seed
         req = Req(msg, session, kv, ordinal=self._ordinal, random_seed=seed, now=scheduler.clock())
+        req.cut_tokens = cut
         scheduler.reqs[req.rid] = req
         if session is not None:
             session.active = req

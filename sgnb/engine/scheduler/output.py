@@ -94,4 +94,5 @@ def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
         e2e_latency=now - req.time_received,
         first_step=req.first_step,
         last_step=req.last_step,
+        cut_tokens=req.cut_tokens,
     )

@@ -80,6 +80,8 @@ class Req:
         self.committed = 0
         """Tokens whose KV is computed by a step that was processed; what lies beyond never enters the tree."""
         self.cached_tokens = 0
+        self.cut_tokens = 0
+        """Ids of its session that its prompt replaced."""
         self.overtaken = 0
         self.retractions = 0
         self.peeked: tuple[int, int, int] = (-1, 0, 0)

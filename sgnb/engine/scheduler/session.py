@@ -46,6 +46,14 @@ class Session:
         self.ids.extend(ids)
         self.refer_to(self._cache.match_prefix(self.prompt_with([]), self.extra_key).node)
 
+    def cut(self, keep: int) -> int:
+        """Forget all ids beyond the first ``keep``; how many that were. Their KV stays as plain cache."""
+        count = len(self.ids) - keep
+        if count > 0:
+            del self.ids[keep:]
+            self.refer_to(self._cache.match_prefix(self.prompt_with([]), self.extra_key).node)
+        return max(0, count)
+
     def keep(self, prompt: IntArray, output_ids: list[int]) -> None:
         """The state after a request: its whole prompt and the output tokens that are kept."""
         self.ids = array("i", prompt.tobytes())
