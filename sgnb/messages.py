@@ -415,6 +415,35 @@ class SessionDecode(Wire, frozen=True, kw_only=True, tag="s.decode"):
     keep: int | None = None
 
 
+class SessionFork(Wire, frozen=True, kw_only=True, tag="s.fork"):
+    """Open ``children`` as copies of ``sid``: its ids and its owner. Nothing is copied in the KV pool."""
+
+    sid: str
+    children: list[str]
+
+
+class SessionSelect(Wire, frozen=True, kw_only=True, tag="s.select"):
+    """Score options: ``ids`` is what all of them have in common with what was pending, ``options`` the rest of each.
+
+    The session's ids change only with a winner: then ``ids`` and the winner's rest are appended.
+    """
+
+    rid: str
+    sid: str
+    client: int
+    ids: list[int]
+    options: list[list[int]]
+    method: str
+    label: Label = Label()
+
+
+class SessionCommit(Wire, frozen=True, kw_only=True, tag="s.commit"):
+    """Append settled ids and compute them now, in the background: nothing waits for it and nothing is answered."""
+
+    sid: str
+    ids: list[int]
+
+
 class SessionClose(Wire, frozen=True, kw_only=True, tag="s.close"):
     """Forget sessions; abort what they run."""
 
@@ -458,6 +487,9 @@ SchedulerInput = (
     SessionOpen
     | SessionExtend
     | SessionDecode
+    | SessionFork
+    | SessionSelect
+    | SessionCommit
     | SessionClose
     | AbortReqs
     | ClientGone
@@ -483,6 +515,8 @@ class ReqOutput(Wire, frozen=True, kw_only=True):
     meta: RequestMeta | None = None
     leftover: bytes = b""
     """With the last one: kept bytes beyond the last kept token; they become literal pending text of the session."""
+    choice: Choice | None = None
+    """With the last one of a select that has a winner."""
     prompt_ids: list[int] = []
     output_ids: list[int] = []
 
@@ -563,6 +597,9 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     """Ids that must not be drawn now (EOS and stop ids below min_new_tokens)."""
     bitmask: bytes | None = None
     """The grammar's mask, B × ceil(vocab/32) little-endian int32; None: no grammar in the batch."""
+    score_targets: list[list[int] | None] = []
+    """Of each row, empty when no row is scored: the token whose raw log-probability is wanted after each new token, so as
+    many as ``extend_lens``; None: not scored. A scored row draws nothing."""
 
 
 class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
@@ -575,6 +612,8 @@ class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
     """Rows whose logits were not finite: they fail alone, their KV is not cached."""
     forward_seconds: float
     sample_seconds: float
+    scores: list[list[float] | None] = []
+    """Aligned with ``score_targets``; None where nothing was asked or the row is bad."""
 
 
 # ---------------------------------------------------------------- telemetry

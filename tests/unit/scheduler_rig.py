@@ -16,6 +16,7 @@ from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.messages import (
     AbortReqs,
     BatchOutput,
+    Choice,
     ClientGone,
     EngineStats,
     Finish,
@@ -26,9 +27,12 @@ from sgnb.messages import (
     SchedulerControl,
     SchedulerReply,
     SessionClose,
+    SessionCommit,
     SessionDecode,
     SessionExtend,
+    SessionFork,
     SessionOpen,
+    SessionSelect,
     TokenLogprob,
     TokenTable,
 )
@@ -49,6 +53,7 @@ class Told:
     finish: Finish | None = None
     meta: RequestMeta | None = None
     leftover: bytes = b""
+    choice: Choice | None = None
     prompt_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
 
@@ -61,6 +66,7 @@ class Told:
         self.started += out.started
         if out.finish is not None:
             self.finish, self.meta, self.leftover = out.finish, out.meta, out.leftover
+            self.choice = out.choice
             self.prompt_ids, self.output_ids = out.prompt_ids, out.output_ids
             assert self.started == 1, "exactly one output says that it left the queue"
             assert self.meta is not None
@@ -157,6 +163,41 @@ class Rig:
                 keep=keep,
             )
         )
+        return rid
+
+    def fork(self, sid: int, *children: int, client: int = 1) -> None:
+        names = [f"c{client}.s{child}" for child in children]
+        self.scheduler.receive(SessionFork(sid=f"c{client}.s{sid}", children=names))
+
+    def commit(self, sid: int, ids, client: int = 1) -> None:
+        self.scheduler.receive(SessionCommit(sid=f"c{client}.s{sid}", ids=list(ids)))
+
+    def select(
+        self,
+        n: int,
+        ids,
+        options,
+        *,
+        method: str = "token_length_normalized",
+        sid: int | None = None,
+        client: int = 1,
+        fresh: bool = True,
+    ) -> str:
+        """Ask for a select, as ``decode`` does."""
+        sid = n if sid is None else sid
+        if fresh:
+            self.open(sid, client)
+        rid = f"c{client}.r{n}"
+        self.told[rid] = Told()
+        message = SessionSelect(
+            rid=rid,
+            sid=f"c{client}.s{sid}",
+            client=client,
+            ids=list(ids),
+            options=[list(option) for option in options],
+            method=method,
+        )
+        self.scheduler.receive(message)
         return rid
 
     def abort(self, *rids: str) -> None:

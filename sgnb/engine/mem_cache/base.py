@@ -73,6 +73,10 @@ class BaseAllocator(ABC):
     def available(self) -> int:
         """Slots that ``alloc`` can give now."""
 
+    def round_up(self, count: int) -> int:
+        """Slots that ``count`` tokens of one row take: whole pages."""
+        return -(-count // self.page_size) * self.page_size
+
     @abstractmethod
     def alloc(self, count: int) -> list[int]:
         """Take ``count`` slots; raises OutOfSlots and takes none when they are not there."""

@@ -40,7 +40,7 @@ class ScheduleBatch:
         for req, start, count in zip(reqs, prefix_lens, extend_lens, strict=True):
             fill = req.fill_ids()
             input_ids += fill[start : start + count].tolist()
-            sample.append(start + count == len(fill))
+            sample.append(req.draws and start + count == len(fill))
         batch = cls("extend", reqs, extend_lens, prefix_lens, input_ids, [], sample)
         batch._alloc(cache, allocator)
         return batch

@@ -73,6 +73,8 @@ class PrefillAdder:
         self.extend_lens: list[int] = []
         self.new_chunked: Req | None = None
         """A request whose prompt is not finished by this pass."""
+        self.ready: list[Req] = []
+        """Selects whose prompt was found in the cache: nothing to compute before they score."""
         self._cache = cache
         self._allocator = allocator
         self._running = running
@@ -89,7 +91,7 @@ class PrefillAdder:
 
     def add_chunked(self, req: Req) -> None:
         """The next chunk of the request in flight; as much as fits now, perhaps nothing."""
-        rest = req.total_len - len(req.kv.slots)
+        rest = req.prefill_len - len(req.kv.slots)
         count = min(rest, self._chunk or rest, self._holdable)
         if count > 0:
             self._take(req, count)
@@ -103,8 +105,8 @@ class PrefillAdder:
         if self.new_chunked is not None or not self._rows or self._chunk == 0:
             return False
         cached = req.kv.bind(req.fill_ids())
-        extend = req.total_len - cached
-        alone = not self._running and not self.reqs
+        extend = req.prefill_len - cached
+        alone = not self._running and not self.reqs and not self.ready
         fits = extend + _expected(req, 1.0) + self._reserved <= self._holdable
         if not (fits or (alone and extend <= self._holdable)) or not self._input_allows(extend):
             req.kv.release()
@@ -114,7 +116,10 @@ class PrefillAdder:
             self.new_chunked = req
             self._reserved += extend - count
         self._rows -= 1
-        self._take(req, count)
+        if extend:
+            self._take(req, count)
+        else:
+            self.ready.append(req)
         self._reserved += _expected(req, 1.0)
         return True
 

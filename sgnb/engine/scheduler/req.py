@@ -3,7 +3,7 @@
 Role: what is asked, what came out so far, and the one place where it ends. Scheduler process; made by ``Scheduler`` from a
 ``SessionDecode``. Moves no slots itself (``ReqKV`` does) and sends nothing (``OutputBuilder`` does).
 
-    WAITING ──admitted──► PREFILL ──last chunk──► RUNNING ──finish()──► FINISHED
+    WAITING ──admitted──► PREFILL ──last chunk──► RUNNING (a select: SCORING) ──finish()──► FINISHED
        ▲                     │ retracted             │ retracted
        └─────────────────────┴───────────────────────┘          finish() is legal in every state, once
 
@@ -19,6 +19,7 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.stop import StopHit, StopScanner
 from sgnb.messages import Finish, SessionDecode, TokenLogprob
 
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.select import Selection
+
 
 class ReqState(Enum):
     """Where a request is. The values are what people read in ``requests``."""
@@ -35,11 +39,16 @@ class ReqState(Enum):
     WAITING = "waiting"
     PREFILL = "prefill"
     RUNNING = "running"
+    SCORING = "scoring"
     FINISHED = "finished"
 
 
 class Req:
-    """One generation. ``ordinal`` is its place in the order of arrival; times are seconds of the scheduler's clock."""
+    """One generation. ``ordinal`` is its place in the order of arrival; times are seconds of the scheduler's clock.
+
+    Two kinds draw nothing: one with a ``selection`` scores options after its prompt, and a ``background`` one only computes
+    its prompt (nobody waits for it, nothing is told).
+    """
 
     def __init__(
         self,
@@ -50,6 +59,8 @@ class Req:
         ordinal: int,
         random_seed: int,
         now: float,
+        selection: Selection | None = None,
+        background: bool = False,
     ) -> None:
         self.rid = msg.rid
         self.client = msg.client
@@ -62,6 +73,8 @@ class Req:
         self.prompt: IntArray = (
             np.array(msg.ids, dtype=np.int32) if session is None else session.prompt_with(msg.ids)
         )
+        self.selection = selection
+        self.background = background
         self.stop_ids = frozenset(msg.stop_token_ids)
         self.eos_ids = frozenset() if msg.params.ignore_eos else frozenset(msg.eos_token_ids)
         self.banned_ids = sorted(self.stop_ids | self.eos_ids)
@@ -98,6 +111,26 @@ class Req:
     def total_len(self) -> int:
         """Prompt and output tokens."""
         return len(self.prompt) + len(self.output_ids)
+
+    @property
+    def draws(self) -> bool:
+        """True for a generation."""
+        return self.selection is None and not self.background
+
+    @property
+    def selected(self) -> Selection:
+        """The selection of a select."""
+        assert self.selection is not None, "not a select"
+        return self.selection
+
+    @property
+    def prefill_len(self) -> int:
+        """Tokens that must have KV before it draws or scores. A select's rows compute the last prompt token themselves (and
+        what shares its page), since the first scores come after it."""
+        if self.selection is None:
+            return self.total_len
+        page = self.kv.page_size
+        return (len(self.prompt) - 1) // page * page
 
     @property
     def remaining(self) -> int:

@@ -10,9 +10,10 @@ One ``step`` is one pass of the event loop::
     recv_requests → get_next_batch_to_run → run_batch → recv_requests → process_batch_result → send
                     prefill if any can be admitted, else decode          an abort that came during the run wins
 
-``waiting_queue`` holds requests without slots, ``chunked_req`` at most one whose prompt is half computed,
-``running_batch`` those that decode. Only the latter two hold locks and rows of the runner's table. A fault of one
-request (bad logits, too long) ends that request; only a broken book of slots (``IntegrityError``) ends the engine.
+``waiting_queue`` holds requests without slots, ``chunked_req`` at most one whose prompt is half computed, ``scoring``
+selects that score their options, ``running_batch`` those that decode. Only the latter three hold locks and rows of the
+runner's table. A fault of one request (bad logits, too long) ends that request; only a broken book of slots
+(``IntegrityError``) ends the engine.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sgnb.engine.scheduler.policy import SchedulePolicy
 from sgnb.engine.scheduler.prefill import NewTokenRatio, PrefillAdder
 from sgnb.engine.scheduler.req import Req, ReqState
 from sgnb.engine.scheduler.retraction import victims
+from sgnb.engine.scheduler.select import ScoreBatch
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.telemetry import Meter, steady_clock
 from sgnb.errors import LimitError
@@ -51,6 +53,9 @@ from sgnb.messages import (
 )
 
 log = logging.getLogger(__name__)
+
+Batch = ScheduleBatch | ScoreBatch
+_NON_FINITE = "The weights or an attention kernel produced NaN or infinity; check the model file."
 
 
 class Runner(Protocol):
@@ -93,6 +98,8 @@ class Scheduler:
         self.waiting_queue: list[Req] = []
         self.running_batch: list[Req] = []
         self.chunked_req: Req | None = None
+        self.scoring: list[Req] = []
+        """Selects whose prompt has its KV."""
         self.reqs: dict[str, Req] = {}
         """Every request that is not finished."""
         self.sessions: dict[str, Session] = {}
@@ -131,11 +138,32 @@ class Scheduler:
             self._on_idle()
         return not self.idle
 
-    def _get_next_batch_to_run(self) -> ScheduleBatch | None:
-        """Prefill first, if any can be admitted; else decode."""
-        return self._get_new_batch_prefill() or self._update_running_batch()
+    def _get_next_batch_to_run(self) -> Batch | None:
+        """Selects first, then prefill, if any can be admitted; else decode."""
+        if self.scoring:
+            return self._get_score_batch() or self._update_running_batch()
+        batch = self._get_new_batch_prefill()
+        if batch is None and self.scoring:  # found in the cache whole
+            batch = self._get_score_batch()
+        return batch or self._update_running_batch()
 
-    def _run_batch(self, batch: ScheduleBatch) -> None:
+    def _get_score_batch(self) -> ScoreBatch | None:
+        """As many options as fit. When none does and nothing runs whose end could make room, later selects give theirs
+        back, then the first one the KV of its best option: without that it fits alone."""
+        while True:
+            size = self.args.chunked_prefill_size
+            batch = ScoreBatch.prepare(
+                self.scoring, self._rows, size if size > 0 else None, self.cache, self.allocator
+            )
+            if batch is not None or self.running_batch:
+                return batch
+            others = [*self.scoring[1:], *([self.chunked_req] if self.chunked_req is not None else [])]
+            if others:
+                self.retract(others[-1])
+            elif not self.scoring[0].kv.let_go():
+                return None
+
+    def _run_batch(self, batch: Batch) -> None:
         """Run a batch and process its result; a runner that fails takes this batch's requests with it, not the engine."""
         self.meter.forward_steps += 1
         self.was_busy = True
@@ -147,7 +175,10 @@ class Scheduler:
                 self._fail(req, "runner", f"step {self.meter.forward_steps} failed: {error!r}")
             return
         self._recv_requests()
-        self._process_batch_result(batch, result)
+        if isinstance(batch, ScoreBatch):
+            self._process_scores(batch, result)
+        else:
+            self._process_batch_result(batch, result)
 
     def _recv_requests(self) -> None:
         while self._inbox:
@@ -184,7 +215,12 @@ class Scheduler:
         if self.chunked_req is None and not (self.waiting_queue and self._rows):
             return None
         adder = PrefillAdder(
-            self.args, self.cache, self.allocator, self.running_batch, self.ratio.value, len(self._rows)
+            self.args,
+            self.cache,
+            self.allocator,
+            [*self.running_batch, *self.scoring],
+            self.ratio.value,
+            len(self._rows),
         )
         if self.chunked_req is not None:
             adder.add_chunked(self.chunked_req)
@@ -193,10 +229,13 @@ class Scheduler:
             for req in self.waiting_queue:
                 if not adder.add_one_req(req):
                     break
-        admitted = [req for req in adder.reqs if req is not self.chunked_req]
+        admitted = [req for req in [*adder.reqs, *adder.ready] if req is not self.chunked_req]
         self.chunked_req = adder.new_chunked
         if admitted:
             self._admit(admitted)
+        for req in adder.ready:
+            req.state = ReqState.SCORING
+            self.scoring.append(req)
         if not adder.reqs:
             return None
         return ScheduleBatch.prepare_for_extend(adder.reqs, adder.extend_lens, self.cache, self.allocator)
@@ -222,7 +261,8 @@ class Scheduler:
         if not self.running_batch:
             return None
         if self._holdable < len(self.running_batch):
-            for req in victims(self.running_batch, self.chunked_req):
+            chunked = [self.chunked_req] if self.chunked_req is not None else []
+            for req in victims(self.running_batch, [*chunked, *self.scoring]):
                 self.retract(req)
                 if self._holdable >= len(self.running_batch):
                     break
@@ -261,19 +301,46 @@ class Scheduler:
                     req,
                     "non_finite",
                     f"non-finite logits at step {result.step}",
-                    "The weights or an attention kernel produced NaN or infinity; check the model file.",
+                    _NON_FINITE,
                 )
                 continue
             req.committed = len(req.kv.slots)
             if batch.forward_mode == "extend":
                 req.kv.store(req.fill_ids()[: req.committed])
                 if not batch.sample[row]:
+                    if not req.draws and req.committed == req.prefill_len:
+                        self._prefilled(req)
                     continue
                 req.state = ReqState.RUNNING
                 self.running_batch.append(req)
             self._take_token(req, result.next_token_ids[row], result, row)
             drawn += 1
         self.meter.note_generated(drawn)
+
+    def _prefilled(self, req: Req) -> None:
+        """The prompt of a request that draws nothing has its KV."""
+        if req.selection is None:
+            self.finish(req, Finish(type="length"))
+        else:
+            req.state = ReqState.SCORING
+            self.scoring.append(req)
+
+    def _process_scores(self, batch: ScoreBatch, result: ModelWorkerOutput) -> None:
+        """Take scores; selects with all of theirs have a winner and end."""
+        for req in batch.process(result):
+            self._fail(req, "non_finite", f"non-finite logits at step {result.step}", _NON_FINITE)
+        for req in batch.reqs:
+            if req.finished or req.selected.open_jobs():
+                continue
+            choice = req.selected.decide()
+            if choice.index == req.selected.best:
+                req.kv.truncate(req.prefill_len)
+                req.kv.take_held()
+                req.committed = len(req.kv.slots)
+            req.time_first_token = self.clock()
+            self.event(req, "first_token")
+            self.outputs.touch(req)
+            self.finish(req, Finish(type="stop"))
 
     def _take_token(self, req: Req, token: int, result: ModelWorkerOutput, row: int) -> None:
         if req.time_first_token is None:
@@ -297,7 +364,7 @@ class Scheduler:
         else:
             whole = np.concatenate([req.prompt, np.array(kept, dtype=np.int32)])
             node = req.kv.release(whole[: req.committed])
-            if req.session is not None:
+            if req.session is not None and (req.draws or kept):
                 req.session.keep(req.prompt, kept)
         if req.session is not None:
             req.session.active = None
@@ -316,6 +383,8 @@ class Scheduler:
             self.chunked_req = None
         elif req in self.running_batch:
             self.running_batch.remove(req)
+        elif req in self.scoring:
+            self.scoring.remove(req)
         elif req in self.waiting_queue:
             self.waiting_queue.remove(req)
         if req.row >= 0:
@@ -327,7 +396,7 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """The figures of this moment."""
         return self.meter.stats(
-            running=len(self.running_batch) + (self.chunked_req is not None),
+            running=len(self.running_batch) + len(self.scoring) + (self.chunked_req is not None),
             queued=len(self.waiting_queue),
             sessions=len(self.sessions),
             free=self.allocator.available,

@@ -41,6 +41,14 @@ class Session:
         whole: IntArray = np.concatenate([np.array(self.ids, dtype=np.int32), np.array(ids, dtype=np.int32)])
         return whole
 
+    def fork(self, sid: str) -> Session:
+        """A copy under another name: the same ids, a soft reference of its own, no KV copied."""
+        child = Session(sid, self.client, self.extra_key, self._cache)
+        child.ids = array("i", self.ids)
+        child.error = self.error
+        child.refer_to(self._node)
+        return child
+
     def extend(self, ids: list[int]) -> None:
         """Append settled ids and bind them to what the cache has of them. Nothing is computed."""
         self.ids.extend(ids)
