@@ -165,6 +165,7 @@ class Front:
                 ids += op.sids if hasattr(op, "sids") else [op.sid]
                 if hasattr(op, "rid"):
                     ids.append(op.rid)
+                ids += getattr(op, "children", ())
         return next((found for found in ids if not found.startswith(prefix)), "")
 
     def _keep(self, client: Client, message: Block | Abort, size: int) -> None:

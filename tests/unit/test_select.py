@@ -304,7 +304,8 @@ def test_selects_forks_and_commits_among_others_say_what_they_say_alone(seed, po
                 asked[rid] = (before + list(text), None, None)
             case _:
                 options = [
-                    bytes(rng.choice(b"xyz") for _ in range(rng.randint(1, 5))) for _ in range(rng.randint(1, 7))
+                    bytes(rng.choice(b"xyz") for _ in range(rng.randint(1, 5)))
+                    for _ in range(rng.randint(1, 7))
                 ]
                 method = rng.choice(METHODS)
                 before = rig.scheduler.sessions[f"c1.s{sid}"].ids.tolist()

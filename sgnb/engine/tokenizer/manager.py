@@ -1,13 +1,14 @@
 """Sessions and requests between clients and scheduler: text becomes ids, output becomes chunks.
 
 Tokenizer process; one thread calls it (PROC's loop, or a test): ``handle`` with what a client sent, ``on_batch`` with
-what a step gave. It answers through two callables, so it knows no sockets. Each session is a queue of its own: Init,
-Extend and Decode take effect in order; while a Decode is in flight its session's later ops wait here, because the
-output comes between. A client may name only what it made: its ids start with ``c<client>.``.
+what a step gave. It answers through two callables, so it knows no sockets. Each session is a queue of its own: ops take
+effect in order; while a Decode or Select is in flight its session's later ops wait here, because the output comes
+between. A Fork that waits has its children at once, whose ops wait for it, and keeps a released parent open until then.
+A client may name only what it made: its ids start with ``c<client>.``.
 
-Every Decode gets exactly one chunk with a finish. A failed op poisons its session: later ops fail with the first cause.
-After an abort a session stays usable: its queued generations end with ``abort``, its queued text is still appended, so
-that turns stay closed as the notebook wrote them. No scheduling, no model here.
+Every Decode and Select gets exactly one chunk with a finish. A failed op poisons its session: later ops fail with the
+first cause. After an abort a session stays usable: its queued requests end with ``abort``, its queued text is still
+appended, so that turns stay closed as the notebook wrote them. No scheduling, no model here.
 """
 
 from __future__ import annotations
@@ -17,9 +18,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sgnb.config import MAX_STATES, MAX_WAITING
+import msgspec
+
+from sgnb.config import (
+    MAX_FORK_DEPTH,
+    MAX_FORK_WIDTH,
+    MAX_OPTIONS,
+    MAX_PROMPT_BYTES,
+    MAX_STATES,
+    MAX_WAITING,
+)
 from sgnb.engine.tokenizer.detokenizer import DetokenizerManager
-from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, error_info
+from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, SessionOp, error_info
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer
 from sgnb.errors import LimitError, RequestError, SgnbError
 from sgnb.messages import (
@@ -28,10 +38,12 @@ from sgnb.messages import (
     Chunk,
     Chunks,
     ClientGone,
+    Commit,
     Decode,
     ErrorInfo,
     Extend,
     Finish,
+    Fork,
     Init,
     ModelInfo,
     Op,
@@ -40,11 +52,15 @@ from sgnb.messages import (
     ReqOutput,
     SchedulerInput,
     SchedulerReady,
+    Select,
     ServerMessage,
     SessionClose,
+    SessionCommit,
     SessionDecode,
     SessionExtend,
+    SessionFork,
     SessionOpen,
+    SessionSelect,
     TokenTable,
 )
 
@@ -53,6 +69,7 @@ log = logging.getLogger(__name__)
 GENERATE = "@generate"
 """Label of ``Engine.generate``: its prompt and output ids go back to the client."""
 _REMEMBERED = 4096
+METHODS = ("token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized")
 
 ToScheduler = Callable[[SchedulerInput], None]
 ToClient = Callable[[int, ServerMessage], None]
@@ -63,6 +80,8 @@ class _Request:
     client: int
     sid: str
     with_ids: bool
+    options: tuple[str, ...] = ()
+    """Of a select: as they were written."""
 
 
 class TokenizerManager:
@@ -195,7 +214,12 @@ class TokenizerManager:
             if request is None:  # its client is gone
                 self._detokenizer.drop(out.rid)
                 continue
-            self._send(request.client, self._detokenizer.feed(out, with_ids=request.with_ids))
+            chunk = self._detokenizer.feed(out, with_ids=request.with_ids)
+            if out.choice is not None:
+                chunk = msgspec.structs.replace(
+                    chunk, text=request.options[out.choice.index], choice=out.choice
+                )
+            self._send(request.client, chunk)
             if out.finish is not None:
                 self._finished(out, request, out.finish)
         self._flush()
@@ -207,6 +231,8 @@ class TokenizerManager:
         if session is None or session.running != out.rid:
             return  # released meanwhile
         session.running = None
+        if out.choice is not None:
+            session.end_options()
         # Kept characters that no kept token covers: model text, so always literal.
         session.pending.add_text(out.leftover.decode("utf-8", "replace"), parse=False)
         if finish.type == "error" and session.error is None:
@@ -214,11 +240,18 @@ class TokenizerManager:
         self._pump(session)
 
     def _pump(self, session: Session) -> None:
-        while session.queue and session.running is None:
-            op = session.queue.popleft()
-            if isinstance(op, Decode):
-                self._queued.pop(op.rid, None)
-            self._apply(session, op)
+        """Carry out what waited, up to the next request; forks let their children's ops go on too."""
+        ready = [session]
+        while ready:
+            one = ready.pop()
+            while one.queue and not one.busy:
+                op = one.queue.popleft()
+                if isinstance(op, Decode | Select):
+                    self._queued.pop(op.rid, None)
+                ready += self._apply(one, op)
+                if one.closing and not self._needed(one):
+                    self._close(one)
+                    break
 
     # ------------------------------------------------------------ ops
 
@@ -228,13 +261,7 @@ class TokenizerManager:
         elif (session := self._sessions.get(op.sid)) is not None:
             error = RequestError(f"session {op.sid!r} is open already", code="duplicate_session")
             self._poison(session, error_info(error))
-        elif self._open[client] >= self._max_sessions:
-            full = error_info(
-                LimitError(
-                    f"{self._open[client]} states are live, at most {self._max_sessions} are allowed",
-                    hint="Drop references to states of finished programs.",
-                )
-            )
+        elif (full := self._full(client)) is not None:
             self._refuse(client, op.sid, full)
         else:
             self._refused.pop(op.sid, None)
@@ -248,44 +275,88 @@ class TokenizerManager:
             self._refused.popitem(last=False)
         self._op_failed(client, sid, error)
 
-    def _accept(self, client: int, op: Extend | Decode) -> None:
-        """Check what can be checked at once, then carry the op out or queue it behind the running generation."""
+    def _accept(self, client: int, op: SessionOp) -> None:
+        """Check what can be checked at once, then carry the op out or queue it behind the running request."""
         session = self._sessions.get(op.sid)
-        if session is None or session.client != client:
+        if session is None or session.client != client or session.closing:
             error = self._refused.get(op.sid) or error_info(
                 RequestError(f"no session {op.sid!r} of this client is open", code="unknown_session")
             )
-            if isinstance(op, Decode):
+            if isinstance(op, Decode | Select):
                 self._end(client, op.rid, error)
+            elif isinstance(op, Fork):
+                for child in op.children:
+                    self._refuse(client, child, error)
             else:
                 self._op_failed(client, op.sid, error)
             return
-        if isinstance(op, Decode):
-            bad = self._bad_decode(session, op)
+        if isinstance(op, Decode | Select):
+            bad = self._bad_request(session, op)
             self._waiting[client] += 1
             if bad is not None:
-                self._fail_decode(session, op, bad)
+                self._fail_request(session, op, bad)
                 return
-        else:
+        elif isinstance(op, Fork):
+            op = self._bear(session, op)
+        elif isinstance(op, Extend):
             try:
                 session.admit(op)
             except SgnbError as fault:
                 self._poison(session, error_info(fault))
                 return
-        if session.running is None:
-            self._apply(session, op)
+        if not session.busy:
+            session.queue.append(op)
+            self._pump(session)
         elif len(session.queue) >= MAX_QUEUED_OPS:
             error = error_info(LimitError(f"{MAX_QUEUED_OPS} operations wait behind one generation"))
-            if isinstance(op, Decode):
-                self._fail_decode(session, op, error)
+            if isinstance(op, Decode | Select):
+                self._fail_request(session, op, error)
             else:
                 self._poison(session, error)
         else:
             session.queue.append(op)
-            if isinstance(op, Decode):
+            if isinstance(op, Decode | Select):
                 self._queued[op.rid] = op.sid
 
-    def _bad_decode(self, session: Session, op: Decode) -> ErrorInfo | None:
+    def _bear(self, parent: Session, op: Fork) -> Fork:
+        """Make a fork's children, whose ops wait until it is carried out. The fork without those that cannot be."""
+        children = []
+        for child in op.children:
+            error = self._bad_child(parent, child, len(op.children))
+            if error is not None:
+                known = self._sessions.get(child)
+                if known is not None and known.client == parent.client:
+                    self._poison(known, error)
+                else:
+                    self._refuse(parent.client, child, error)
+                continue
+            self._refused.pop(child, None)
+            self._sessions[child] = Session(child, parent.client, unborn=True, depth=parent.depth + 1)
+            self._open[parent.client] += 1
+            children.append(child)
+        return Fork(sid=op.sid, children=children)
+
+    def _bad_child(self, parent: Session, child: str, width: int) -> ErrorInfo | None:
+        if not self._owns(parent.client, child):
+            return _foreign("session", child, parent.client)
+        if child in self._sessions:
+            return error_info(RequestError(f"session {child!r} is open already", code="duplicate_session"))
+        if width > MAX_FORK_WIDTH or parent.depth >= MAX_FORK_DEPTH:
+            text = f"a fork has at most {MAX_FORK_WIDTH} children, {MAX_FORK_DEPTH} deep"
+            return error_info(LimitError(f"{text}; here {width}, {parent.depth + 1} deep"))
+        return self._full(parent.client)
+
+    def _full(self, client: int) -> ErrorInfo | None:
+        if self._open[client] < self._max_sessions:
+            return None
+        return error_info(
+            LimitError(
+                f"{self._open[client]} states are live, at most {self._max_sessions} are allowed",
+                hint="Drop references to states of finished programs.",
+            )
+        )
+
+    def _bad_request(self, session: Session, op: Decode | Select) -> ErrorInfo | None:
         if not self._owns(session.client, op.rid):
             return _foreign("request", op.rid, session.client)
         if op.rid in self._requests or op.rid in self._queued:
@@ -300,20 +371,30 @@ class TokenizerManager:
                 )
             )
         try:
-            op.params.check().check_model(self.vocab_size)
-        except LimitError as fault:
+            if isinstance(op, Decode):
+                op.params.check().check_model(self.vocab_size)
+            else:
+                _check_options(op)
+        except SgnbError as fault:
             return error_info(fault)
         return None
 
-    def _apply(self, session: Session, op: Extend | Decode) -> None:
-        """Carry out an op whose turn it is."""
+    def _apply(self, session: Session, op: SessionOp) -> list[Session]:
+        """Carry out an op whose turn it is. Sessions that can go on because of it."""
+        if isinstance(op, Fork):
+            return self._fork(session, op)
         if session.error is not None:
-            if isinstance(op, Decode):
-                self._fail_decode(session, op, session.error)
-            return
+            if isinstance(op, Decode | Select):
+                self._fail_request(session, op, session.error)
+            return []
         try:
             if isinstance(op, Decode):
                 self._decode(session, op)
+            elif isinstance(op, Select):
+                self._select(session, op)
+            elif isinstance(op, Commit):
+                if ids := session.settle(self.tokenizer):
+                    self._to_scheduler(SessionCommit(sid=session.sid, ids=ids))
             else:
                 session.extend(op.parts, self.tokenizer, self.vocab_size)
                 if ids := session.take_stable(self.tokenizer):
@@ -325,10 +406,45 @@ class TokenizerManager:
         ) as fault:  # a panic of the tokenizers library is no Exception; one session fails, no more
             if not isinstance(fault, SgnbError):
                 log.exception("session %s", session.sid)
-            if isinstance(op, Decode):
-                self._fail_decode(session, op, error_info(fault))
+            if isinstance(op, Decode | Select):
+                self._fail_request(session, op, error_info(fault))
             else:
                 self._poison(session, error_info(fault))
+        return []
+
+    def _fork(self, session: Session, op: Fork) -> list[Session]:
+        """Its children become copies. What can be settled of the pending text is, once for all of them."""
+        if session.error is None and session.pending:
+            try:
+                if ids := session.settle(self.tokenizer):
+                    self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
+            except Exception as fault:
+                log.exception("session %s", session.sid)
+                self._poison(session, error_info(fault))
+        born = [child for child in map(self._sessions.get, op.children) if child is not None and child.unborn]
+        if born:
+            self._to_scheduler(SessionFork(sid=session.sid, children=[child.sid for child in born]))
+        for child in born:
+            child.become_copy(session)
+        return born
+
+    def _select(self, session: Session, op: Select) -> None:
+        settled, ids, options = session.take_options(op.options, self.tokenizer)
+        if settled:
+            self._to_scheduler(SessionExtend(sid=session.sid, ids=settled))
+        session.running = op.rid
+        self._requests[op.rid] = _Request(session.client, session.sid, False, tuple(op.options))
+        self._to_scheduler(
+            SessionSelect(
+                rid=op.rid,
+                sid=session.sid,
+                client=session.client,
+                ids=ids,
+                options=options,
+                method=op.method,
+                label=op.label,
+            )
+        )
 
     def _decode(self, session: Session, op: Decode) -> None:
         ids = session.take(self.tokenizer)
@@ -355,6 +471,9 @@ class TokenizerManager:
             session = self._sessions.get(sid)
             if session is None or session.client != client:
                 continue
+            if self._needed(session):
+                session.closing = True
+                continue
             self._drop_queued(session)
             del self._sessions[sid]
             self._open[client] -= 1
@@ -362,11 +481,23 @@ class TokenizerManager:
         if closed:
             self._to_scheduler(SessionClose(sids=closed))
 
+    def _needed(self, session: Session) -> bool:
+        """Whether a queued fork still waits for this session, so that it must not be closed yet."""
+        forks = [op for op in session.queue if isinstance(op, Fork)]
+        return any((child := self._sessions.get(sid)) and child.unborn for op in forks for sid in op.children)
+
+    def _close(self, session: Session) -> None:
+        """Close a session that was released while a fork waited."""
+        self._drop_queued(session)
+        if self._sessions.pop(session.sid, None) is not None:
+            self._open[session.client] -= 1
+            self._to_scheduler(SessionClose(sids=[session.sid]))
+
     def _drop_queued(self, session: Session, only: str | None = None) -> None:
         """End queued generations of a session (or the one named); the text queued between them stays."""
         kept = []
         for op in session.queue:
-            if isinstance(op, Decode) and only in (None, op.rid):
+            if isinstance(op, Decode | Select) and only in (None, op.rid):
                 del self._queued[op.rid]
                 self._waiting[session.client] -= 1
                 self._send(session.client, Chunk(rid=op.rid, finish=Finish(type="abort")))
@@ -386,7 +517,7 @@ class TokenizerManager:
             session.error = error
             self._op_failed(session.client, session.sid, error)
 
-    def _fail_decode(self, session: Session, op: Decode, error: ErrorInfo) -> None:
+    def _fail_request(self, session: Session, op: Decode | Select, error: ErrorInfo) -> None:
         self._waiting[session.client] -= 1
         if session.error is None:
             session.error = error
@@ -410,6 +541,26 @@ class TokenizerManager:
         outbox, self._outbox = self._outbox, {}
         for client, chunks in outbox.items():
             self._to_client(client, Chunks(incarnation=self._incarnation, items=chunks))
+
+
+def _check_options(op: Select) -> None:
+    """Refuse a select that has nothing to choose from, too much, or an unknown method."""
+    if not op.options:
+        raise RequestError("a select has no options", code="options", hint="Give at least one.")
+    if len(op.options) > MAX_OPTIONS:
+        raise LimitError(f"a select has {len(op.options)} options, at most {MAX_OPTIONS} are allowed")
+    if op.method not in METHODS:
+        raise RequestError(
+            f"choices_method {op.method!r} is not known",
+            code="method",
+            hint=f"Use one of {', '.join(METHODS)}.",
+        )
+    try:
+        size = sum(len(option.encode()) for option in op.options)
+    except UnicodeEncodeError as error:
+        raise RequestError(f"an option is not valid Unicode: {error.reason}", code="bad_text") from None
+    if size > MAX_PROMPT_BYTES:
+        raise LimitError(f"the options have {size} bytes, at most {MAX_PROMPT_BYTES} are allowed")
 
 
 def _foreign(what: str, name: str, client: int) -> ErrorInfo:

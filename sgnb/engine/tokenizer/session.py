@@ -7,17 +7,21 @@ pending text into ids: BOS, the default system turn and the assistant's stop tok
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sgnb.config import MAX_PROMPT_BYTES
 from sgnb.engine.tokenizer.pending import Pending
 from sgnb.engine.tokenizer.tokenizer import AddedToken, ModelTokenizer
 from sgnb.errors import LimitError, RequestError, SgnbError
-from sgnb.messages import Decode, ErrorInfo, Extend, Ids, Mark, Part, Text
+from sgnb.messages import Commit, Decode, ErrorInfo, Extend, Fork, Ids, Mark, Part, Select, Text
 
 EARLY_BYTES = 4096
 """Pending text beyond this is cut at a safe space and bound to the cached prefix."""
 MAX_QUEUED_OPS = 16_384
+MAX_RETOKENISED_BYTES = 64 << 20
+"""Pending text is tokenised once with every option of a select."""
+
+SessionOp = Extend | Decode | Select | Fork | Commit
 
 
 @dataclass(slots=True)
@@ -27,10 +31,16 @@ class Session:
     sid: str
     client: int
     pending: Pending = field(default_factory=Pending)
-    queue: deque[Extend | Decode] = field(default_factory=deque)
-    """Ops that wait for the generation in flight, in order."""
+    queue: deque[SessionOp] = field(default_factory=deque)
+    """Ops that wait for the request in flight, in order."""
     running: str | None = None
     """Request in flight."""
+    unborn: bool = False
+    """Its fork waits in the parent's queue: its own ops wait for that."""
+    closing: bool = False
+    """Released, but a queued fork still needs what its requests give."""
+    depth: int = 0
+    """Forks above it."""
     started: bool = False
     """Ids were sent: BOS, dummy prefix and default system turn are not due any more."""
     chat: bool = False
@@ -42,6 +52,20 @@ class Session:
     size: int = 0
     """Bytes of prompt text accepted so far, queued ones included (an id counts 4)."""
     next_cut: int = EARLY_BYTES
+
+    @property
+    def busy(self) -> bool:
+        """True while ops must wait."""
+        return self.unborn or self.running is not None
+
+    def become_copy(self, parent: Session) -> None:
+        """What a fork gives: pending text, turn, first cause of an error. Ops that came meanwhile stay queued."""
+        self.unborn = False
+        self.pending = parent.pending.copy()
+        self.started, self.chat, self.role = parent.started, parent.chat, parent.role
+        self.next_cut = parent.next_cut
+        self.error = self.error or parent.error
+        self.size += parent.size
 
     def admit(self, op: Extend) -> None:
         """Count the op's text; LimitError beyond the prompt limit, RequestError for text that is not Unicode."""
@@ -111,6 +135,10 @@ class Session:
         """Ids of long pending text up to the last safe space; empty when it is short or cannot be cut."""
         if self.pending.size <= self.next_cut:
             return []
+        return self.settle(tokenizer)
+
+    def settle(self, tokenizer: ModelTokenizer) -> list[int]:
+        """Ids of pending text up to the last safe space, however short it is; may be empty."""
         ids = self._take(tokenizer, stable=True)
         # Text that could not be cut is tried again when it has doubled, not at every op.
         self.next_cut = EARLY_BYTES + self.pending.size * (1 if ids else 2)
@@ -134,6 +162,42 @@ class Session:
                 )
             self.started = True
         return ids
+
+    def take_options(
+        self, options: list[str], tokenizer: ModelTokenizer
+    ) -> tuple[list[int], list[int], list[list[int]]]:
+        """(settled ids, ids that all options begin with, the rest of each), every option tokenised with what is pending.
+
+        The settled ones are taken; the rest stays pending until the winner is known (``end_options``). A prompt that leaves
+        nothing before the first scored token starts as an empty one does.
+        """
+        settled = self.settle(tokenizer) if self.pending else []
+        if self.pending.size * len(options) > MAX_RETOKENISED_BYTES:
+            raise LimitError(
+                f"{len(options)} options after {self.pending.size} bytes of text that cannot be cut are too much",
+                hint="Put a space, a generation or a turn before the select, or give fewer options.",
+            )
+        whole = []
+        for option in options:
+            trial = replace(self, pending=self.pending.copy(), queue=deque())
+            trial.pending.add_text(option, parse=self.role is None)
+            whole.append(trial._take(tokenizer, stable=False))
+        common = _common_length(whole)
+        if not self.started and common - (common == min(map(len, whole))) <= 0:
+            if not tokenizer.start_ids:
+                raise RequestError(
+                    f"the prompt is empty, and {tokenizer.name} has no token to start from",
+                    code="empty_prompt",
+                    hint="Put some text before the select.",
+                )
+            return settled, [*tokenizer.start_ids, *whole[0][:common]], [ids[common:] for ids in whole]
+        return settled, whole[0][:common], [ids[common:] for ids in whole]
+
+    def end_options(self) -> None:
+        """There is a winner: what was pending is part of the session's ids now."""
+        self.pending = Pending()
+        self.started = True
+        self.next_cut = EARLY_BYTES
 
     def _take(self, tokenizer: ModelTokenizer, *, stable: bool) -> list[int]:
         first = not self.started
@@ -160,6 +224,14 @@ class Session:
                     ids.append(part.id)
                 break
         return ids
+
+
+def _common_length(rows: list[list[int]]) -> int:
+    """How many ids all rows begin with. The extremes in order differ first, if any two do."""
+    low, high = min(rows), max(rows)
+    return next(
+        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
 
 
 def error_info(fault: BaseException) -> ErrorInfo:
