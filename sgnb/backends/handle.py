@@ -24,6 +24,8 @@ from sgnb.config import EngineArgs
 from sgnb.errors import EngineDied, EngineError, EngineStartError, SgnbError
 from sgnb.lang.instruction import Block
 from sgnb.lang.instruction import Decode as DecodeInstruction
+from sgnb.lang.instruction import Fork as ForkInstruction
+from sgnb.lang.instruction import Select as SelectInstruction
 from sgnb.messages import Abort, EngineStats, ModelInfo, Progress, Release, TelemetryEvent
 from sgnb.messages import Block as WireBlock
 from sgnb.transport import encode
@@ -232,8 +234,10 @@ class Engine(Backend):
             if info is not None and isinstance(op, DecodeInstruction):
                 op.params.check_model(info.vocab_size)
         frame = encode(WireBlock(incarnation=self._incarnation(), ops=to_wire(block)))
-        rids = [op.rid for op in block.instructions if isinstance(op, DecodeInstruction)]
+        rids = [op.rid for op in block.instructions if isinstance(op, DecodeInstruction | SelectInstruction)]
         sids = {op.sid for op in block.instructions}
+        for op in block.instructions:
+            sids.update(op.children if isinstance(op, ForkInstruction) else ())
         self.client.submit(frame, rids, sids, SinkWaiter(sink))
         self.note_state()
 

@@ -142,7 +142,7 @@ class Scheduler:
         """Selects first, then prefill, if any can be admitted; else decode."""
         if self.scoring:
             return self._get_score_batch() or self._update_running_batch()
-        batch = self._get_new_batch_prefill()
+        batch: Batch | None = self._get_new_batch_prefill()
         if batch is None and self.scoring:  # found in the cache whole
             batch = self._get_score_batch()
         return batch or self._update_running_batch()
