@@ -188,6 +188,8 @@ class Decode(Wire, frozen=True, kw_only=True, tag="decode"):
     sid: str
     params: SamplingParams
     label: Label = Label()
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 class Select(Wire, frozen=True, kw_only=True, tag="select"):
@@ -203,6 +205,8 @@ class Select(Wire, frozen=True, kw_only=True, tag="select"):
     method: str
     """``token_length_normalized``, ``greedy_token_selection`` or ``unconditional_likelihood_normalized``."""
     label: Label = Label()
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 class Fork(Wire, frozen=True, kw_only=True, tag="fork"):
@@ -413,6 +417,8 @@ class SessionDecode(Wire, frozen=True, kw_only=True, tag="s.decode"):
     eos_token_ids: list[int]
     label: Label
     keep: int | None = None
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 class SessionFork(Wire, frozen=True, kw_only=True, tag="s.fork"):
@@ -435,6 +441,8 @@ class SessionSelect(Wire, frozen=True, kw_only=True, tag="s.select"):
     options: list[list[int]]
     method: str
     label: Label = Label()
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 class SessionCommit(Wire, frozen=True, kw_only=True, tag="s.commit"):
@@ -597,6 +605,8 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     """Ids that must not be drawn now (EOS and stop ids below min_new_tokens)."""
     bitmask: bytes | None = None
     """The grammar's mask, B × ceil(vocab/32) little-endian int32; None: no grammar in the batch."""
+    drawn_ids: list[list[int] | None] = []
+    """Of each row whose scores are penalised for them, the output tokens so far; empty when no row is."""
     score_targets: list[list[int] | None] = []
     """Of each row, empty when no row is scored: the token whose raw log-probability is wanted after each new token, so as
     many as ``extend_lens``; None: not scored. A scored row draws nothing."""

@@ -139,6 +139,7 @@ class Rig:
         client: int = 1,
         fresh: bool = True,
         keep: int | None = None,
+        priority: int = 0,
         **params,
     ) -> str:
         """Ask for a generation on session ``sid`` (by default a new one of the same number). Returns the rid."""
@@ -161,6 +162,7 @@ class Rig:
                 eos_token_ids=[STUB_EOS],
                 label=Label(name="@generate"),
                 keep=keep,
+                priority=priority,
             )
         )
         return rid
@@ -233,7 +235,8 @@ class Rig:
         assert self.scheduler.idle, f"not idle after {limit} steps"
         scheduler = self.scheduler
         assert scheduler.cache.lock_total == 0
-        assert scheduler.allocator.available + scheduler.cache.evictable_size == scheduler.allocator.size
+        free = scheduler.allocator.available + scheduler.cache.evictable_size + scheduler.cache.pinned_size
+        assert free == scheduler.allocator.size
         assert sorted(scheduler._rows) == list(range(self.args.max_running_requests))
         for rid, told in self.told.items():
             assert told.finish is not None, f"{rid} never ended"

@@ -17,14 +17,16 @@ from sgnb.engine.mem_cache.base import BaseAllocator, IntArray, IntegrityError, 
 
 
 class TokenAllocator(BaseAllocator):
-    """A stack of free slots: last freed, first used, in ascending runs as long as the pool is young."""
+    """A stack of free slots, in ascending runs as long as the pool is young."""
 
     page_size = 1
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, order: str = "lifo") -> None:
         if size < 1:
             raise ValueError(f"a KV pool needs at least 1 slot, not {size}")
         self.size = size
+        self.order = order
+        """``lifo``: last freed, first used; ``lowest``: lowest numbers first. May be changed at any time."""
         self._stack: IntArray = np.arange(size - 1, -1, -1, dtype=np.int32)
         self._is_free = np.ones(size, dtype=np.bool_)
         self._scratch: IntArray = np.zeros(size, dtype=np.int32)
@@ -39,6 +41,8 @@ class TokenAllocator(BaseAllocator):
         """Take ``count`` slots; raises OutOfSlots and takes none when they are not there."""
         if count > self._top:
             raise OutOfSlots(f"{count} KV slots are needed, {self._top} of {self.size} are free")
+        if self.order == "lowest" and count:
+            self._stack[: self._top] = np.flatnonzero(self._is_free)[::-1]
         taken = self._stack[self._top - count : self._top][::-1]
         self._top -= count
         self._is_free[taken] = False
@@ -60,6 +64,12 @@ class TokenAllocator(BaseAllocator):
         self._is_free[given] = True
         self._stack[self._top : self._top + len(given)] = given[::-1]
         self._top += len(given)
+
+    def fragmentation(self) -> tuple[int, int]:
+        """(runs of consecutive free slots, length of the longest)."""
+        edges = np.flatnonzero(np.diff(self._is_free.astype(np.int8), prepend=0, append=0))
+        lengths = edges[1::2] - edges[::2]
+        return len(lengths), int(lengths.max(initial=0))
 
     def check(self) -> None:
         """Raise IntegrityError when stack and flags disagree."""

@@ -44,10 +44,10 @@ class ReqKV:
         """Slots that are neither free nor the tree's."""
         return len(self.slots) - self.tree_len + len(self.side)
 
-    def bind(self, ids: IntArray) -> int:
+    def bind(self, ids: IntArray, priority: int = 0) -> int:
         """Match all but the last of ``ids`` (logits need one computed token) and lock it. Returns its length."""
         assert self.node is None and not self.slots, "bind on a request that holds slots"
-        match = self._cache.match_prefix(ids[:-1], self.extra_key)
+        match = self._cache.match_prefix(ids[:-1], self.extra_key, priority=priority)
         self._cache.lock(match.node)
         self.node = match.node
         self.slots = match.slots.tolist()

@@ -125,6 +125,8 @@ def check_batch(batch: ModelWorkerBatch, runner: BaseRunner) -> list[RowSpan]:
         raise ValueError(
             f"bitmask: expected {rows} rows for {runner.vocab_size} ids, found {len(batch.bitmask)} bytes"
         )
+    if batch.drawn_ids and len(batch.drawn_ids) != rows:
+        raise ValueError(f"drawn_ids: expected {rows} rows, found {len(batch.drawn_ids)}")
     if batch.score_targets:
         _check_targets(batch, runner.vocab_size)
     spans = []

@@ -131,6 +131,7 @@ class Intake:
             stop_token_ids=[],
             eos_token_ids=[],
             label=msg.label,
+            priority=msg.priority,
         )
         self._queue(asked, selection or Selection([[0]], msg.method))
 

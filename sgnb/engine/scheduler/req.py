@@ -69,6 +69,7 @@ class Req:
         self.session = session
         self.kv = kv
         self.ordinal = ordinal
+        self.priority = msg.priority
         self.seed = msg.params.seed if msg.params.seed is not None else derive_seed(random_seed, msg.rid)
         self.prompt: IntArray = (
             np.array(msg.ids, dtype=np.int32) if session is None else session.prompt_with(msg.ids)
@@ -96,6 +97,10 @@ class Req:
         self.cut_tokens = 0
         """Ids of its session that its prompt replaced."""
         self.overtaken = 0
+        self.slice = 0
+        """Tokens drawn since it was admitted last."""
+        self.turns = 0
+        """Time slices it has had."""
         self.retractions = 0
         self.peeked: tuple[int, int, int] = (-1, 0, 0)
         """Memo of the policy: tree epoch, length asked, length matched."""

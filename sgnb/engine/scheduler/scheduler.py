@@ -87,10 +87,11 @@ class Scheduler:
                 hint="Use page_size=1.",
             )
         self.args = args
+        """Live knobs are changed here, by ``knobs``."""
         self.runner = runner
         self.clock = clock or steady_clock()
-        self.allocator = TokenAllocator(runner.max_total_tokens)
-        self.cache = RadixCache(self.allocator, disabled=args.disable_radix_cache)
+        self.allocator = TokenAllocator(runner.max_total_tokens, args.allocator_order)
+        self.cache = RadixCache(self.allocator, args.disable_radix_cache, args.radix_eviction_policy)
         self.policy = SchedulePolicy(args, self.cache)
         self.ratio = NewTokenRatio(args.schedule_conservativeness)
         self.meter = Meter(self.clock)
@@ -111,6 +112,11 @@ class Scheduler:
         self._publish = publish
         self._inbox: deque[SchedulerInput] = deque()
         self._rows = list(range(min(args.max_running_requests, runner.max_running)))[::-1]
+        self.paused = False
+        """No step is taken but those in ``steps_allowed``; inputs are received."""
+        self.steps_allowed = 0
+        self._prefills = 0
+        """Prefill steps since the last one in which streams drew."""
         self.was_busy = False
         """Something happened since the books were last checked."""
         self._next_walk = 0.0
@@ -125,27 +131,42 @@ class Scheduler:
     def step(self) -> bool:
         """One pass of the event loop. True: call again at once; False: block until there is input."""
         self._recv_requests()
+        if not self.paused or self.steps_allowed:
+            self.steps_allowed = max(0, self.steps_allowed - 1)
+            self._run_next()
+        self.outputs.flush()
+        self.heartbeat()
+        if not self.reqs and not self._inbox:
+            self._on_idle()
+        return not self.idle
+
+    def _run_next(self) -> None:
         batch = self._get_next_batch_to_run()
+        if batch is None and self.reqs and self.cache.unpin_all():
+            log.warning("pinned prefixes are given up: a request needs their slots")
+            batch = self._get_next_batch_to_run()
         if batch is not None:
             self._run_batch(batch)
         elif self.reqs:
             raise IntegrityError(
                 f"{len(self.waiting_queue)} requests wait and nothing can run, with {self._holdable} slots to be had"
             )
-        self.outputs.flush()
-        self.heartbeat()
-        if self.idle:
-            self._on_idle()
-        return not self.idle
 
     def _get_next_batch_to_run(self) -> Batch | None:
-        """Selects first, then prefill, if any can be admitted; else decode."""
-        if self.scoring:
-            return self._get_score_batch() or self._update_running_batch()
-        batch: Batch | None = self._get_new_batch_prefill()
-        if batch is None and self.scoring:  # found in the cache whole
+        """Selects first, then prefill, if any can be admitted; else decode. Running streams get their turn after every
+        ``prefill_decode_interval`` others."""
+        if self.running_batch and self._prefills >= self.args.prefill_decode_interval:
+            return self._update_running_batch()
+        batch: Batch | None = None
+        if not self.scoring:
+            batch = self._get_new_batch_prefill()
+        if batch is None and self.scoring:
             batch = self._get_score_batch()
-        return batch or self._update_running_batch()
+        if batch is None:
+            return self._update_running_batch()
+        mixed = isinstance(batch, ScheduleBatch) and batch.forward_mode == "mixed"
+        self._prefills = 0 if mixed else self._prefills + 1
+        return batch
 
     def _get_score_batch(self) -> ScoreBatch | None:
         """As many options as fit. When none does and nothing runs whose end could make room, later selects give theirs
@@ -186,8 +207,9 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits or is to be received."""
-        return not (self.reqs or self._inbox)
+        """Nothing is to be received, and nothing runs or waits, or the scheduler is paused."""
+        resting = not self.reqs or (self.paused and not self.steps_allowed)
+        return resting and not self._inbox
 
     def heartbeat(self) -> None:
         """Publish ``EngineStats`` if a heartbeat is due; the process loop calls this while it blocks."""
@@ -212,8 +234,13 @@ class Scheduler:
 
     def _get_new_batch_prefill(self) -> ScheduleBatch | None:
         """Admit what fits: the next chunk of the chunked request, then the queue in the policy's order."""
-        if self.chunked_req is None and not (self.waiting_queue and self._rows):
+        if self.chunked_req is None and not self.waiting_queue:
             return None
+        if self.waiting_queue:
+            self.policy.calc_priority(self.waiting_queue)
+            head = self.waiting_queue[0]
+            if self.chunked_req is not None and self.chunked_req.priority < head.priority:
+                self.suspend(self.chunked_req, "priority")
         adder = PrefillAdder(
             self.args,
             self.cache,
@@ -224,11 +251,7 @@ class Scheduler:
         )
         if self.chunked_req is not None:
             adder.add_chunked(self.chunked_req)
-        if self.waiting_queue and self._rows:
-            self.policy.calc_priority(self.waiting_queue)
-            for req in self.waiting_queue:
-                if not adder.add_one_req(req):
-                    break
+        self._try_queue(adder)
         admitted = [req for req in [*adder.reqs, *adder.ready] if req is not self.chunked_req]
         self.chunked_req = adder.new_chunked
         if admitted:
@@ -238,7 +261,51 @@ class Scheduler:
             self.scoring.append(req)
         if not adder.reqs:
             return None
-        return ScheduleBatch.prepare_for_extend(adder.reqs, adder.extend_lens, self.cache, self.allocator)
+        mixed = (
+            self.running_batch
+            if self.args.enable_mixed_chunk and adder.room >= len(self.running_batch)
+            else None
+        )
+        return ScheduleBatch.prepare_for_extend(
+            adder.reqs, adder.extend_lens, self.cache, self.allocator, mixed
+        )
+
+    def _try_queue(self, adder: PrefillAdder) -> None:
+        """Admit from the queue in order. One whose prefix is just being computed is passed over; the first that does not
+        fit ends the pass, unless a running one has to make room for it."""
+        for req in self.waiting_queue.copy():
+            if adder.leader_of(req) is not None:
+                continue
+            while not adder.add_one_req(req):
+                victim = self._victim_of(req) if adder.new_chunked is None else None
+                if victim is None:
+                    return
+                ratio = self.ratio.value
+                adder.note_suspended(victim, ratio)
+                self.suspend(victim, "priority" if victim.priority < req.priority else "quantum")
+
+    def _victim_of(self, req: Req) -> Req | None:
+        """The running request that has to make room for a waiting one: of lower priority, or of the same with its time slice
+        used up while the other had fewer."""
+        quantum = self.args.decode_quantum
+        lower = [
+            other
+            for other in self.running_batch
+            if other.priority < req.priority
+            or (quantum and other.priority == req.priority and other.slice >= quantum)
+        ]
+        return min(lower, key=lambda other: (other.priority, -other.slice, -other.ordinal), default=None)
+
+    def suspend(self, req: Req, reason: str) -> None:
+        """Take row and lock from a request and queue it again. Its KV goes to the cache, where it is found again unless
+        slots ran short meanwhile."""
+        self._vacate(req)
+        node = req.kv.release(req.fill_ids()[: req.committed])
+        if node is not None and req.session is not None:
+            req.session.refer_to(node)
+        self._requeue(req)
+        req.turns += reason == "quantum"
+        self.event(req, "retracted", reason=reason)
 
     def _admit(self, admitted: list[Req]) -> None:
         """Move requests that hold their cached prefix now from the queue to rows of the runner's table."""
@@ -258,6 +325,7 @@ class Scheduler:
 
     def _update_running_batch(self) -> ScheduleBatch | None:
         """All running requests draw one token each; some are retracted first if slots are short."""
+        self._prefills = 0
         if not self.running_batch:
             return None
         if self._holdable < len(self.running_batch):
@@ -266,6 +334,8 @@ class Scheduler:
                 self.retract(req)
                 if self._holdable >= len(self.running_batch):
                     break
+            if self._holdable < len(self.running_batch):
+                self.cache.unpin_all()
             self.ratio.retracted(self.running_batch)
         else:
             self.ratio.decay()
@@ -279,12 +349,15 @@ class Scheduler:
         """Take slots and row from a request and queue it again; what it drew stays, nothing is sent twice."""
         self._vacate(req)
         req.kv.release()
-        req.committed = 0
+        self._requeue(req)
         req.retractions += 1
-        req.state = ReqState.WAITING
-        self.waiting_queue.append(req)
         self.meter.retracted += 1
         self.event(req, "retracted", reason="kv_full")
+
+    def _requeue(self, req: Req) -> None:
+        req.committed = req.slice = 0
+        req.state = ReqState.WAITING
+        self.waiting_queue.append(req)
 
     # ------------------------------------------------------------ process
 
@@ -305,7 +378,7 @@ class Scheduler:
                 )
                 continue
             req.committed = len(req.kv.slots)
-            if batch.forward_mode == "extend":
+            if row < batch.prompts:
                 req.kv.store(req.fill_ids()[: req.committed])
                 if not batch.sample[row]:
                     if not req.draws and req.committed == req.prefill_len:
@@ -347,6 +420,7 @@ class Scheduler:
             req.time_first_token = self.clock()
             self.event(req, "first_token")
         self.outputs.touch(req)
+        req.slice += 1
         reason = req.accept(token, result.logprobs[row], self.table, self.max_len)
         if reason is not None:
             self.finish(req, reason)

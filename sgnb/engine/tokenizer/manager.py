@@ -443,6 +443,7 @@ class TokenizerManager:
                 options=options,
                 method=op.method,
                 label=op.label,
+                priority=op.priority,
             )
         )
 
@@ -461,6 +462,7 @@ class TokenizerManager:
                 stop_token_ids=list(op.params.stop_token_ids),
                 eos_token_ids=session.stop_ids(self.tokenizer),
                 label=op.label,
+                priority=op.priority,
             )
         )
 
