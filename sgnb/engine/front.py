@@ -56,7 +56,7 @@ _MAX_KEPT_BYTES = 4 * MAX_FRAME_BYTES
 """Blocks that wait for the model, all clients together."""
 _TO_SCHEDULER = (
     *("stats", "flush_cache", "requests", "check", "set", "pause", "step", "resume"),
-    *("pin", "unpin", "memory"),
+    *("pin", "unpin", "memory", "history"),
 )
 
 

@@ -105,6 +105,8 @@ class Rig:
         self.told: dict[str, Told] = {}
         self.events: list[RequestEvent] = []
         self.stats: list[EngineStats] = []
+        self.detail: list[Any] = []
+        """Step, radix and slot events."""
         self.replies: list[SchedulerReply] = []
         self.scheduler = Scheduler(self.args, self.runner, self._send, self._publish)
         if table is not None:
@@ -120,7 +122,8 @@ class Rig:
             self.told[item.rid].hear(item)
 
     def _publish(self, event) -> None:
-        (self.events if isinstance(event, RequestEvent) else self.stats).append(event)
+        kinds = {RequestEvent: self.events, EngineStats: self.stats}
+        kinds.get(type(event), self.detail).append(event)
 
     # ------------------------------------------------------------ inputs
 

@@ -9,7 +9,7 @@ called by the radix cache (evict), by ``ReqKV`` (free) and by the batch (alloc).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -31,6 +31,8 @@ class TokenAllocator(BaseAllocator):
         self._is_free = np.ones(size, dtype=np.bool_)
         self._scratch: IntArray = np.zeros(size, dtype=np.int32)
         self._top = size
+        self.on_free: Callable[[IntArray], None] | None = None
+        """Told which slots are given back."""
 
     @property
     def available(self) -> int:
@@ -64,6 +66,8 @@ class TokenAllocator(BaseAllocator):
         self._is_free[given] = True
         self._stack[self._top : self._top + len(given)] = given[::-1]
         self._top += len(given)
+        if self.on_free is not None:
+            self.on_free(given)
 
     def fragmentation(self) -> tuple[int, int]:
         """(runs of consecutive free slots, length of the longest)."""

@@ -24,7 +24,8 @@ name spaces can never meet.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -39,7 +40,9 @@ from sgnb.engine.mem_cache.base import (
     PeekResult,
     common_length,
 )
+from sgnb.messages import Match
 
+_REMEMBERED = 65_536
 _EMPTY: IntArray = np.empty(0, dtype=np.int32)
 _HeapKey = tuple[bool, int, int, int]
 
@@ -112,6 +115,14 @@ class RadixCache(BasePrefixCache):
         self._pushes = 0
         self._heap: list[tuple[_HeapKey, int, TreeNode]] = []
         self._pins: list[TreeNode] = []
+        self.on_change: Callable[[str, TreeNode], None] | None = None
+        """Told of each insert, split, evict, flush, pin and unpin, after it (of a removal: before)."""
+        self._gone: OrderedDict[tuple[int | str, int], str] = OrderedDict()
+        """What was evicted or flushed lately: (parent, first token) → which of the two."""
+        self._flushing = False
+        self._wanted = 0
+        self.last_eviction = False
+        """The node that is being evicted is the last that this call needs."""
 
     # ------------------------------------------------------------ match and insert
 
@@ -158,6 +169,8 @@ class RadixCache(BasePrefixCache):
             self.evictable_size += len(child.key)
             self.epoch += 1
             self._push(child)
+            self._gone.pop((_place(node), int(child.key[0])), None)
+            self._tell("insert", child)
             node = child
         return InsertResult(existing, len(ids), node)
 
@@ -187,7 +200,12 @@ class RadixCache(BasePrefixCache):
         parent.children[int(upper.key[0])] = upper
         node.key, node.value, node.parent = node.key[length:], node.value[length:], upper
         upper.children[int(node.key[0])] = node
+        self._tell("split", upper)
         return upper
+
+    def _tell(self, kind: str, node: TreeNode) -> None:
+        if self.on_change is not None:
+            self.on_change(kind, node)
 
     def _new_node(self, parent: TreeNode | None, key: IntArray, value: IntArray, extra_key: str) -> TreeNode:
         self._ids += 1
@@ -236,12 +254,14 @@ class RadixCache(BasePrefixCache):
             self._note_held(above)
             above.pin_ref += 1
         self._pins.append(node)
+        self._tell("pin", node)
 
     def unpin(self, node: TreeNode) -> bool:
         """Undo one ``pin`` of this node; False if there is none."""
         if node not in self._pins:
             return False
         self._pins.remove(node)
+        self._tell("unpin", node)
         for above in list(_path(node)):
             above.pin_ref -= 1
             self._note_free(above)
@@ -283,6 +303,7 @@ class RadixCache(BasePrefixCache):
     def evict(self, count: int) -> int:
         """Free at least ``count`` slots of unlocked leaves, if there are so many, oldest use first."""
         freed, gone = 0, []
+        self._wanted = count
         while freed < count and self._heap:
             key, _, node = heapq.heappop(self._heap)
             if key != node.heap_key:
@@ -304,7 +325,37 @@ class RadixCache(BasePrefixCache):
         """Free what is unlocked at once; what is locked now leaves when it is unlocked."""
         for node in self.nodes():
             node.doomed = node.held and not node.pin_ref
-        return FlushResult(self.evict(self.evictable_size), self.protected_size)
+        self._flushing = True
+        freed = self.evict(self.evictable_size)
+        self._flushing = False
+        return FlushResult(freed, self.protected_size)
+
+    def next_victims(self, count: int) -> list[int]:
+        """Ids of the nodes that eviction would take next, as far as leaves are known now."""
+        # The k-th smallest entry of a heap lies in its first 2^k - 1 places; twice that, since some are out of date.
+        known = {node for _, _, node in self._heap[: 2 << count] if node.evictable}
+        return [node.id for node in sorted(known, key=self._order)[:count]]
+
+    def explain(self, ids: IntArray, extra_key: str, matched: int) -> Match:
+        """What the cache had of ``ids``, of which ``matched`` tokens were found, and why no more."""
+        node, pos = self._root(extra_key), 0
+        if self.disabled or matched >= len(ids) - 1:
+            return Match(matched=matched, node=node.id, cause="disabled" if self.disabled else "hit")
+        while pos < matched and (child := node.children.get(int(ids[pos]))) is not None:
+            node, pos = child, pos + len(child.key)
+        gone = self._gone.get((_place(node), int(ids[matched])))
+        if pos > matched or gone is not None or not node.children:
+            short = "short" if matched else "cold"
+            return Match(matched=matched, node=node.id, cause=gone or short)  # type: ignore[arg-type]
+        rest = ids[matched + 1 : -1]
+        again = max(_common(child.key[1:], rest, 0) for child in node.children.values())
+        return Match(
+            matched=matched,
+            node=node.id,
+            cause="diverged" if matched else "cold",
+            diverged_at=matched,
+            equal_again=again,
+        )
 
     def set_eviction(self, policy: str) -> None:
         """Change the order of eviction from now on."""
@@ -346,6 +397,13 @@ class RadixCache(BasePrefixCache):
         parent = node.parent
         assert parent is not None and node.evictable, "only an unlocked leaf is removed"
         slots = node.value
+        flushed = self._flushing or node.doomed
+        self.last_eviction = not flushed and self._wanted <= len(node.key)
+        self._wanted -= len(node.key)
+        self._tell("flush" if flushed else "evict", node)
+        self._gone[_place(parent), int(node.key[0])] = "flushed" if flushed else "evicted"
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
         self.evictable_size -= len(node.key)
         self.epoch += 1
         del parent.children[int(node.key[0])]
@@ -405,6 +463,11 @@ class RadixCache(BasePrefixCache):
                 f"tree holds {sizes[0]} evictable and {sizes[1]} protected slots,"
                 f" its books say {self.evictable_size} and {self.protected_size}"
             )
+
+
+def _place(node: TreeNode) -> int | str:
+    """A node as the key of what went from below it; roots come and go with their name space."""
+    return node.id if node.parent is not None else node.extra_key
 
 
 def _path(node: TreeNode) -> Iterator[TreeNode]:

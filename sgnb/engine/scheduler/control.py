@@ -140,6 +140,17 @@ def _memory(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     }
 
 
+def _history(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Events from ``from_seq`` on that are still kept, oldest first, at most ``limit``; ``last_seq``: of all there are."""
+    start, limit = msg.args.get("from_seq", 1), msg.args.get("limit", 1000)
+    if type(start) is not int or type(limit) is not int or not 1 <= limit <= 5000:
+        raise LimitError("from_seq and limit must be whole numbers, limit in 1..5000")
+    if scheduler.history is None:
+        raise LimitError("this engine keeps no history")
+    last, events = scheduler.history(start)
+    return {"last_seq": last, "events": msgspec.to_builtins(events[:limit])}
+
+
 VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
     "stats": _stats,
     "flush_cache": _flush_cache,
@@ -152,4 +163,5 @@ VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
     "pin": _pin,
     "unpin": _unpin,
     "memory": _memory,
+    "history": _history,
 }

@@ -87,6 +87,8 @@ class PrefillAdder:
         """A request whose prompt is not finished by this pass."""
         self.ready: list[Req] = []
         """Selects whose prompt was found in the cache: nothing to compute before they score."""
+        self.refused: tuple[str, str, int, int] = ("", "", 0, 0)
+        """Why the last request did not fit: code, unit, what it needs, what there is."""
         self._cache = cache
         self._allocator = allocator
         self._running = running
@@ -141,12 +143,19 @@ class PrefillAdder:
     def add_one_req(self, req: Req) -> bool:
         """Try the next of the queue. False: it does not fit now and the pass ends here; nothing was changed."""
         if self.new_chunked is not None or not self._rows or self._chunk == 0:
+            self.refused = (
+                ("rows", "rows", 1, 0) if not self._rows else ("chunk", "tokens", 1, self._chunk or 0)
+            )
             return False
         cached = req.kv.bind(req.fill_ids(), req.priority)
         extend = req.prefill_len - cached
         alone = not self._running and not self.reqs and not self.ready
         fits = extend + _expected(req, 1.0) + self._reserved <= self._holdable
         if not (fits or (alone and extend <= self._holdable)) or not self._input_allows(extend):
+            needs = extend + _expected(req, 1.0) + self._reserved
+            self.refused = ("kv", "slots", needs, self._holdable)
+            if fits or alone:
+                self.refused = ("input", "tokens", extend, self._input)
             req.kv.release()
             return False
         count = extend if self._chunk is None else min(extend, self._chunk)

@@ -27,7 +27,7 @@ from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.stop import StopHit, StopScanner
-from sgnb.messages import Finish, SessionDecode, TokenLogprob
+from sgnb.messages import Finish, Match, SessionDecode, TokenLogprob
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.select import Selection
@@ -97,6 +97,8 @@ class Req:
         self.cut_tokens = 0
         """Ids of its session that its prompt replaced."""
         self.overtaken = 0
+        self.match: Match | None = None
+        """What the cache had of it when it was admitted last."""
         self.slice = 0
         """Tokens drawn since it was admitted last."""
         self.turns = 0

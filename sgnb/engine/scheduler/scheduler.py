@@ -38,6 +38,7 @@ from sgnb.engine.scheduler.req import Req, ReqState
 from sgnb.engine.scheduler.retraction import victims
 from sgnb.engine.scheduler.select import ScoreBatch
 from sgnb.engine.scheduler.session import Session
+from sgnb.engine.scheduler.step_events import StepRecorder
 from sgnb.engine.scheduler.telemetry import Meter, steady_clock
 from sgnb.errors import LimitError
 from sgnb.messages import (
@@ -46,6 +47,7 @@ from sgnb.messages import (
     Finish,
     ModelWorkerBatch,
     ModelWorkerOutput,
+    Numbered,
     RequestEvent,
     SchedulerInput,
     SchedulerOutput,
@@ -121,6 +123,9 @@ class Scheduler:
         """Something happened since the books were last checked."""
         self._next_walk = 0.0
         self._intake = Intake(self)
+        self.recorder = StepRecorder(self.clock, publish, self.cache, self.allocator)
+        self.history: Callable[[int], tuple[int, list[Numbered]]] | None = None
+        """Where past events are: (number of the last, those from a number on)."""
 
     # ------------------------------------------------------------ the event loop
 
@@ -134,6 +139,7 @@ class Scheduler:
         if not self.paused or self.steps_allowed:
             self.steps_allowed = max(0, self.steps_allowed - 1)
             self._run_next()
+        self.recorder.flush_slots(self.meter.forward_steps)
         self.outputs.flush()
         self.heartbeat()
         if not self.reqs and not self._inbox:
@@ -141,6 +147,7 @@ class Scheduler:
         return not self.idle
 
     def _run_next(self) -> None:
+        self.recorder.begin()
         batch = self._get_next_batch_to_run()
         if batch is None and self.reqs and self.cache.unpin_all():
             log.warning("pinned prefixes are given up: a request needs their slots")
@@ -173,6 +180,7 @@ class Scheduler:
         back, then the first one the KV of its best option: without that it fits alone."""
         while True:
             size = self.args.chunked_prefill_size
+            self.recorder.for_rid = self.scoring[0].rid
             batch = ScoreBatch.prepare(
                 self.scoring, self._rows, size if size > 0 else None, self.cache, self.allocator
             )
@@ -188,6 +196,8 @@ class Scheduler:
         """Run a batch and process its result; a runner that fails takes this batch's requests with it, not the engine."""
         self.meter.forward_steps += 1
         self.was_busy = True
+        figures = (len(self.running_batch), len(self.waiting_queue), self.ratio.value)
+        self.recorder.scheduled(batch, figures)
         try:
             result = self.runner.forward(batch.get_model_worker_batch(self.meter.forward_steps))
         except Exception as error:
@@ -195,11 +205,14 @@ class Scheduler:
             for req in batch.reqs:
                 self._fail(req, "runner", f"step {self.meter.forward_steps} failed: {error!r}")
             return
+        self.recorder.computed()
         self._recv_requests()
+        wasted = sum(req.finished for req in batch.reqs)
         if isinstance(batch, ScoreBatch):
             self._process_scores(batch, result)
         else:
             self._process_batch_result(batch, result)
+        self.recorder.processed(result, wasted)
 
     def _recv_requests(self) -> None:
         while self._inbox:
@@ -261,6 +274,7 @@ class Scheduler:
             self.scoring.append(req)
         if not adder.reqs:
             return None
+        self.recorder.for_rid = adder.reqs[0].rid
         mixed = (
             self.running_batch
             if self.args.enable_mixed_chunk and adder.room >= len(self.running_batch)
@@ -274,11 +288,14 @@ class Scheduler:
         """Admit from the queue in order. One whose prefix is just being computed is passed over; the first that does not
         fit ends the pass, unless a running one has to make room for it."""
         for req in self.waiting_queue.copy():
-            if adder.leader_of(req) is not None:
+            leader = adder.leader_of(req)
+            if leader is not None:
+                self.recorder.note(req.rid, "deferred", "leader", leader=leader.rid)
                 continue
             while not adder.add_one_req(req):
                 victim = self._victim_of(req) if adder.new_chunked is None else None
                 if victim is None:
+                    self.recorder.note(req.rid, "deferred", *adder.refused)
                     return
                 ratio = self.ratio.value
                 adder.note_suspended(victim, ratio)
@@ -300,6 +317,7 @@ class Scheduler:
         """Take row and lock from a request and queue it again. Its KV goes to the cache, where it is found again unless
         slots ran short meanwhile."""
         self._vacate(req)
+        self.recorder.note(req.rid, "suspended", reason, "slots", 0, len(req.kv.slots))
         node = req.kv.release(req.fill_ids()[: req.committed])
         if node is not None and req.session is not None:
             req.session.refer_to(node)
@@ -315,6 +333,10 @@ class Scheduler:
             req.state = ReqState.PREFILL
             req.row = self._rows.pop()
             req.committed = len(req.kv.slots)
+            req.match = self.cache.explain(req.fill_ids(), req.kv.extra_key, req.committed)
+            self.recorder.note(
+                req.rid, "admitted", "fits", "slots", req.prefill_len - req.committed, self._holdable
+            )
             if req.time_admitted is None:
                 req.time_admitted = self.clock()
                 req.cached_tokens = req.committed
@@ -339,6 +361,7 @@ class Scheduler:
             self.ratio.retracted(self.running_batch)
         else:
             self.ratio.decay()
+        self.recorder.for_rid = self.running_batch[0].rid
         return ScheduleBatch.prepare_for_decode(self.running_batch.copy(), self.cache, self.allocator)
 
     @property
@@ -347,6 +370,8 @@ class Scheduler:
 
     def retract(self, req: Req) -> None:
         """Take slots and row from a request and queue it again; what it drew stays, nothing is sent twice."""
+        needs, has = len(self.running_batch), self._holdable
+        self.recorder.note(req.rid, "retracted", "kv_full", "slots", needs, has)
         self._vacate(req)
         req.kv.release()
         self._requeue(req)
@@ -379,6 +404,7 @@ class Scheduler:
                 continue
             req.committed = len(req.kv.slots)
             if row < batch.prompts:
+                self.recorder.for_rid = req.rid
                 req.kv.store(req.fill_ids()[: req.committed])
                 if not batch.sample[row]:
                     if not req.draws and req.committed == req.prefill_len:
@@ -430,6 +456,7 @@ class Scheduler:
         if not req.finish(reason):
             return
         self._vacate(req)
+        self.recorder.for_rid = req.rid
         del self.reqs[req.rid]
         kept, leftover = kept_output(req, reason, self.table)
         node = None
@@ -512,5 +539,6 @@ class Scheduler:
                 cached_tokens=req.cached_tokens,
                 completion_tokens=len(req.output_ids),
                 reason=reason,
+                match=req.match if state == "admitted" else None,
             )
         )
