@@ -48,8 +48,15 @@ def _op(op: lang.Instruction) -> Op:
     line = op.position.line if op.position else 0
     label = Label(cell=op.cell, branch=op.branch, name=op.name, line=line)
     if isinstance(op, lang.Select):
-        return Select(rid=op.rid, sid=op.sid, options=list(op.options), method=op.method, label=label)
-    return Decode(rid=op.rid, sid=op.sid, params=op.params, label=label)
+        return Select(
+            rid=op.rid,
+            sid=op.sid,
+            options=list(op.options),
+            method=op.method,
+            label=label,
+            priority=op.priority,
+        )
+    return Decode(rid=op.rid, sid=op.sid, params=op.params, label=label, priority=op.priority)
 
 
 def _part(part: lang.Part) -> Part:

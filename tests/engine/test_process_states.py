@@ -8,6 +8,7 @@ import pytest
 
 from sgnb.backends.base import Delta, Done, Failed
 from sgnb.backends.engine import launch
+from sgnb.errors import LimitError
 from sgnb.lang.instruction import Block, Commit, Decode, Extend, Fork, Init, Select, TextPart
 from sgnb.sampling_params import SamplingParams
 
@@ -80,4 +81,25 @@ def test_a_select_without_options_fails_at_its_request(engine):
     engine.submit(Block("run", (Init(sid), Select(rid, sid, "x", ()))), heard)
     heard.wait(1)
     assert "no options" in str(heard.ends[rid].error)
+    engine.release([sid])
+
+
+def test_knobs_pause_and_history_over_the_wire(engine):
+    assert engine.set(schedule_policy="fcfs")["schedule_policy"] == "fcfs"
+    with pytest.raises(LimitError, match="page_size"):
+        engine.set(page_size=4)
+    engine.pause()
+    heard = Heard()
+    sid, rid = engine.new_sid(), engine.new_rid()
+    engine.submit(
+        Block("run", (Init(sid), Extend(sid, (TextPart("hi"),)), Decode(rid, sid, "x", PARAMS))), heard
+    )
+    engine.step(2)
+    assert rid not in heard.ends
+    engine.resume()
+    heard.wait(1)
+    assert engine.memory()["free"] > 0
+    history = engine.history(limit=5000)
+    kinds = {event["event"]["t"] for event in history["events"]}
+    assert {"stats", "request", "step", "radix", "kv"} <= kinds
     engine.release([sid])

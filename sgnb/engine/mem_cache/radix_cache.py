@@ -367,19 +367,18 @@ class RadixCache(BasePrefixCache):
 
     def _order(self, node: TreeNode) -> _HeapKey:
         """Smallest goes first; grows with use only, as the heap needs it."""
-        rank = 0
+        if self.eviction == "lru":
+            return (node.soft_ref > 0, 0, node.last_access, node.id)
+        rank, used = 0, node.last_access
         if self.eviction == "lfu":
             rank = node.hits
         elif self.eviction == "slru":
             rank = int(node.hits > 1)
         elif self.eviction == "priority":
             rank = node.priority
-        return (
-            node.soft_ref > 0,
-            rank,
-            0 if self.eviction == "fifo" else node.last_access,
-            node.id,
-        )
+        else:
+            used = 0  # fifo
+        return (node.soft_ref > 0, rank, used, node.id)
 
     def _push(self, node: TreeNode) -> None:
         """Enter an unlocked leaf in the heap, unless an entry that is due no later is there already.
@@ -397,21 +396,25 @@ class RadixCache(BasePrefixCache):
         parent = node.parent
         assert parent is not None and node.evictable, "only an unlocked leaf is removed"
         slots = node.value
+        count, first = len(slots), int(node.key[0])
         flushed = self._flushing or node.doomed
-        self.last_eviction = not flushed and self._wanted <= len(node.key)
-        self._wanted -= len(node.key)
-        self._tell("flush" if flushed else "evict", node)
-        self._gone[_place(parent), int(node.key[0])] = "flushed" if flushed else "evicted"
+        self.last_eviction = not flushed and self._wanted <= count
+        self._wanted -= count
+        if self.on_change is not None:
+            self.on_change("flush" if flushed else "evict", node)
+        self._gone[_place(parent), first] = "flushed" if flushed else "evicted"
         if len(self._gone) > _REMEMBERED:
             self._gone.popitem(last=False)
-        self.evictable_size -= len(node.key)
+        self.evictable_size -= count
         self.epoch += 1
-        del parent.children[int(node.key[0])]
+        del parent.children[first]
         node.alive = False
         node.key = node.value = _EMPTY
         parent.soft_ref += node.soft_ref
-        self._push(parent)
-        self._forget_root(parent)
+        if parent.parent is None:
+            self._forget_root(parent)
+        elif not parent.children:
+            self._push(parent)
         return slots
 
     # ------------------------------------------------------------ name spaces and books
