@@ -440,6 +440,8 @@ class SessionSelect(Wire, frozen=True, kw_only=True, tag="s.select"):
     ids: list[int]
     options: list[list[int]]
     method: str
+    keep: int | None = None
+    """With a winner, the session's ids are cut to so many before; None: all stay."""
     label: Label = Label()
     priority: int = 0
     """Higher goes first, and may suspend lower ones that run."""

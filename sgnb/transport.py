@@ -105,8 +105,14 @@ def _prepare(socket: zmq.Socket[bytes]) -> None:
 
 
 def _serve(socket: zmq.Socket[bytes], path: str) -> None:
-    """Bind with PLAIN. The caller holds the run folder's lock: a file at ``path`` is a dead one's."""
+    """Bind with PLAIN, for processes of this user only. The caller holds the run folder's lock: a file at ``path`` is a
+    dead one's. The folder's mode keeps other users out; the uid filter holds where somebody opened the folder.
+    """
     _prepare(socket)
+    try:
+        socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
+    except zmq.ZMQError:
+        pass  # no peer credentials on this system
     socket.plain_server = True
     socket.zap_domain = _DOMAIN
     try:

@@ -27,6 +27,7 @@ namespace CommandIDs {
   export const abortAll = 'sgnb:abort-all';
   export const attach = 'sgnb:attach';
   export const openLog = 'sgnb:open-log';
+  export const reconnect = 'sgnb:reconnect';
   export const loadExtension = 'sgnb:load-extension';
 }
 
@@ -135,6 +136,12 @@ function addCommands(app: JupyterFrontEnd, model: PanelModel, trans: Translation
     () => model.loadExtension(),
     () => model.phase === 'not-loaded'
   );
+  add(
+    CommandIDs.reconnect,
+    trans.__('Connect the panel anew'),
+    () => model.reconnect(),
+    () => model.phase !== 'no-kernel'
+  );
   commands.addCommand(CommandIDs.attach, {
     label: args => trans.__('Attach to engine %1', String(args.name ?? '')),
     execute: args => model.send('attach', { name: String(args.name ?? '') }),
@@ -149,6 +156,7 @@ function addCommands(app: JupyterFrontEnd, model: PanelModel, trans: Translation
     CommandIDs.flush,
     CommandIDs.abortAll,
     CommandIDs.openLog,
+    CommandIDs.reconnect,
     CommandIDs.loadExtension
   ];
 }

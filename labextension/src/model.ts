@@ -133,6 +133,13 @@ export class PanelModel {
     return true;
   }
 
+  /** Close the comm and open a new one: the way out when a panel seems not to follow. */
+  async reconnect(): Promise<void> {
+    if (this._kernel) {
+      await this._attach();
+    }
+  }
+
   /** Run `%load_ext sgnb` in the followed kernel; it waits there for the running cell. */
   async loadExtension(): Promise<void> {
     const kernel = this._kernel;

@@ -60,6 +60,11 @@ function show(node: HTMLElement, visible: boolean): void {
   node.hidden = !visible;
 }
 
+/** An error's sentence; the log lines that may follow it stand in the log. */
+function firstLine(text: string | undefined): string {
+  return (text ?? '').split('\n', 1)[0];
+}
+
 interface INumberRow {
   key: string;
   spark: Sparkline;
@@ -290,11 +295,11 @@ export class PanelView {
         return { title: trans.__('No engine is running.') };
       case 'died':
         return {
-          trouble: engine?.error || trans.__('The engine ended.'),
+          trouble: firstLine(engine?.error) || trans.__('The engine ended.'),
           text: trans.__('Cells keep the text so far. The numbers show the last state before the end.')
         };
       case 'failed':
-        return { trouble: engine?.error || trans.__('The engine did not start.') };
+        return { trouble: firstLine(engine?.error) || trans.__('The engine did not start.') };
       case 'restarting':
         return { title: trans.__('The kernel is restarting. Its engine ends with it.') };
       default:

@@ -135,18 +135,11 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def _open_lock(folder: Path, *, create: bool) -> int | None:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-    try:
-        return os.open(folder / "lock", flags, 0o600)
-    except OSError:
-        return None
-
-
 def is_live(folder: Path) -> bool:
     """True while an engine (or one being started) holds the folder's lock."""
-    fd = _open_lock(folder, create=False)
-    if fd is None:
+    try:
+        fd = os.open(folder / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
         return False
     try:
         return not _try_lock(fd)
@@ -159,50 +152,63 @@ def prepare(args: EngineArgs) -> RunFolder:
     another kernel uses it; any other name in use is an EngineStartError that says how to attach.
     """
     root = runtime_root()
-    with _root_locked(root):
-        _sweep(root)
-        for number in range(1, _NAMES + 1):
-            name = args.name if number == 1 else f"{args.name[:29]}-{number}"
-            path = root / name
-            try:
-                path.mkdir(mode=0o700)
-            except FileExistsError:
-                if args.name != "main" and _private(path):
-                    raise EngineStartError(
-                        f"An engine named {args.name!r} runs already, for another kernel.",
-                        hint=f"Use it with %sgl attach {args.name}, or launch with another name.",
-                    ) from None
-                continue
-            try:
-                return _fill(path, msgspec.structs.replace(args, name=name))
-            except OSError as error:
-                shutil.rmtree(path, ignore_errors=True)
+    try:
+        with _root_locked(root):
+            _sweep(root)
+            return _new_folder(root, args)
+    except OSError as error:
+        raise EngineStartError(
+            f"no folder for the engine can be made in {root}: {error}", hint="Is the disk full?"
+        ) from None
+
+
+def _new_folder(root: Path, args: EngineArgs) -> RunFolder:
+    for number in range(1, _NAMES + 1):
+        name = args.name if number == 1 else f"{args.name[:29]}-{number}"
+        path = root / name
+        try:
+            path.mkdir(mode=0o700)
+        except FileExistsError:
+            if args.name != "main" and _private(path):
                 raise EngineStartError(
-                    f"the engine's folder {path} could not be filled: {error}", hint="Is the disk full?"
+                    f"An engine named {args.name!r} runs already, for another kernel.",
+                    hint=f"Use it with %sgl attach {args.name}, or launch with another name.",
                 ) from None
+            continue
+        try:
+            return _fill(path, msgspec.structs.replace(args, name=name))
+        except BaseException:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
     raise EngineStartError(f"{root} holds {_NAMES} engines or foreign files of that name")
 
 
 def _fill(path: Path, args: EngineArgs) -> RunFolder:
-    lock = _open_lock(path, create=True)
-    if lock is None or not _try_lock(lock):
-        raise EngineStartError(f"{path / 'lock'} cannot be taken")
+    lock = os.open(path / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT, 0o600)
     sockets = path
-    if not fits_socket_path(path, tuple(SOCKETS.values())):
-        sockets = Path(tempfile.mkdtemp(prefix="sgnb-", dir=_temporary_base()))
-    spec = EngineSpec(
-        args=args,
-        incarnation=secrets.token_hex(8),
-        version=sgnb.__version__,
-        owner_pid=os.getpid(),
-        owner_start_time=process_start_time(os.getpid()) or 0,
-        sockets={role: str(sockets / file) for role, file in SOCKETS.items()},
-    )
-    token = new_token()
-    for file, data in (("token", token), ("spec.json", msgspec.json.encode(spec))):
-        fd = os.open(path / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "wb") as out:
-            out.write(data)
+    try:
+        if not _try_lock(lock):
+            raise EngineStartError(f"{path / 'lock'} cannot be taken")
+        if not fits_socket_path(path, tuple(SOCKETS.values())):
+            sockets = Path(tempfile.mkdtemp(prefix="sgnb-", dir=_temporary_base()))
+        spec = EngineSpec(
+            args=args,
+            incarnation=secrets.token_hex(8),
+            version=sgnb.__version__,
+            owner_pid=os.getpid(),
+            owner_start_time=process_start_time(os.getpid()) or 0,
+            sockets={role: str(sockets / file) for role, file in SOCKETS.items()},
+        )
+        token = new_token()
+        for file, data in (("token", token), ("spec.json", msgspec.json.encode(spec))):
+            fd = os.open(path / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "wb") as out:
+                out.write(data)
+    except BaseException:
+        os.close(lock)
+        if sockets != path:
+            shutil.rmtree(sockets, ignore_errors=True)
+        raise
     return RunFolder(path, spec, token, lock)
 
 
@@ -361,8 +367,9 @@ class EngineProcess:
         command = [sys.executable, "-X", "faulthandler", "-m", "sgnb.engine", "--folder", str(self.path)]
         command += ["--parent", str(os.getpid())]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        log = os.open(self.path / "engine.log", flags, 0o600)
+        log = -1
         try:
+            log = os.open(self.path / "engine.log", flags, 0o600)
             self._popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -375,9 +382,13 @@ class EngineProcess:
             )
         except OSError as error:
             shutil.rmtree(self.path, ignore_errors=True)
-            raise EngineStartError(f"the engine process could not be started: {error}") from None
+            raise EngineStartError(
+                f"the engine process could not be started: {error}",
+                hint="Is the disk full, or are there too many processes?",
+            ) from None
         finally:
-            os.close(log)
+            if log >= 0:
+                os.close(log)
             os.close(self.folder.lock)  # the child's copy holds the lock from here on
         self.start_time = process_start_time(self.pid) or 0
 

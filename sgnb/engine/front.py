@@ -17,8 +17,7 @@ import msgspec
 
 from sgnb.config import MAX_FRAME_BYTES, MAX_PROMPT_BYTES
 from sgnb.engine.clients import Client, ClientTable
-from sgnb.engine.launch import seconds_since_exec, to_info
-from sgnb.errors import SgnbError
+from sgnb.engine.launch import seconds_since_exec
 from sgnb.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -231,10 +230,14 @@ class Front:
             )
             self._reply(number, message.id, {}, error)
             return
-        try:
-            self._reply(number, message.id, {"ids": self._manager.tokenize(text, literal=literal)})
-        except SgnbError as fault:
-            self._reply(number, message.id, {}, to_info(fault))
+
+        def answer(found: list[int] | ErrorInfo) -> None:
+            if isinstance(found, ErrorInfo):
+                self._reply(number, message.id, {}, found)
+            else:
+                self._reply(number, message.id, {"ids": found})
+
+        self._manager.tokenize(text, answer, literal=literal)
 
     def _reply(self, number: int, id: int, data: dict[str, Any], error: ErrorInfo | None = None) -> None:
         self.clients.send(number, Reply(incarnation=self.spec.incarnation, id=id, data=data, error=error))
@@ -244,6 +247,15 @@ class Front:
         self._kept = [kept for kept in self._kept if kept[0] != number]
         if self._manager is not None:
             self._manager.client_gone(number)
+
+    def pump(self) -> bool:
+        """A piece of the long work for clients, if there is any. True while another can be done now."""
+        return self._manager is not None and self._manager.pump()
+
+    def close(self) -> None:
+        """End what the text side has running. Nothing may be called after it."""
+        if self._manager is not None:
+            self._manager.close()
 
     # ------------------------------------------------------------ from the scheduler
 

@@ -51,6 +51,7 @@ def write_record(folder: Path, record: EngineRecord) -> None:
         temporary.write_bytes(msgspec.json.encode(record))
         temporary.rename(folder / "engine.json")
     except OSError as error:
+        temporary.unlink(missing_ok=True)
         log.warning("engine.json was not written: %s", error)
 
 

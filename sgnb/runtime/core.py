@@ -34,6 +34,7 @@ from sgnb.runtime.events import (
     StateFailed,
 )
 from sgnb.runtime.meta import as_sgnb, default_seed, meta_info
+from sgnb.runtime.times import split_times
 from sgnb.runtime.variables import Failure, Slot
 
 if TYPE_CHECKING:
@@ -278,12 +279,19 @@ class Core:
     # ------------------------------------------------------------ waiting
 
     def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Block this thread until ``ready()`` or cancellation; True if ready. Interruptible."""
+        """Block this thread until ``ready()`` or cancellation; True if ready. An interrupt of a reader outside the
+        program stops the run: nobody wants the rest, and nobody else might be left to stop it.
+        """
         help_until = self.help_until
-        if help_until is not None and current_core() is not self:
-            help_until(lambda: ready() or self.cancelled, timeout)
-        else:
-            self.wait_plain(lambda: ready() or self.cancelled, timeout)
+        try:
+            if help_until is not None and current_core() is not self:
+                help_until(lambda: ready() or self.cancelled, timeout)
+            else:
+                self.wait_plain(lambda: ready() or self.cancelled, timeout)
+        except KeyboardInterrupt:
+            if current_core() is not self:
+                self.stop()
+            raise
         return ready()
 
     def wait_plain(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -364,8 +372,9 @@ class Core:
                 callbacks, self._done_callbacks = self._done_callbacks, []
         if not over:
             return
-        seconds = time.monotonic() - self.started_at
-        self.append_event(RunFinished(self.status, seconds, self.error))
+        ended = time.monotonic()
+        times = split_times(self.log.since(0), self.started_at, ended)
+        self.append_event(RunFinished(self.status, ended - self.started_at, self.error, times))
         self._wake()
         self.on_wake = self.help_until = (
             None  # the driver knows the root state: a state must not keep itself alive
@@ -384,6 +393,11 @@ class Core:
                     state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
             self.changed.notify_all()
         self.stop_generations()
+
+    def stop(self) -> None:
+        """``cancel`` by somebody who only waits: a body under way ends on its own driver."""
+        self.cancel()
+        self.finish_if_over()
 
     def end_cancelled(self) -> None:
         """End a cancelled run although its program still stands in host code; what it does later is refused."""

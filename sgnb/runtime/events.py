@@ -130,6 +130,7 @@ class RunFinished:
     seconds: float
     error: BaseException | None = None
     times: dict[str, float] = field(default_factory=dict)
+    """Seconds of ``queue, prefill, decode, python`` (and ``start``), which add up to ``seconds``: ``runtime.times``."""
 
 
 Event = (

@@ -238,8 +238,9 @@ class SglFunction:
                 while started < len(items) and len(live) < limit:
                     live[started] = self._start_item(items[started], rest, options)
                     started += 1
-                run = live.pop(number)
-                yield ended_state(run)
+                state = ended_state(live[number])  # still among the live ones: an interrupt here stops it too
+                del live[number]
+                yield state
                 if progress is not None:
                     progress.update()
         finally:

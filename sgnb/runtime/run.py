@@ -24,7 +24,11 @@ internal(__name__)
 
 
 class Run:
-    """One execution of a program or a cell: its log, its root state, its end."""
+    """One execution of a program or a cell: its log, its root state, its end.
+
+    Who waits for it (``result``, ``await``, ``async for``, a read of its state) and is interrupted or cancelled stops it:
+    requests are aborted, the text so far is kept. ``asyncio.shield(...)`` around an awaiting coroutine keeps it running.
+    """
 
     def __init__(self, core: Core, state: State, enter: Callable[[], Frame | Result]) -> None:
         self.core = core
@@ -86,15 +90,15 @@ class Run:
         self.core.wait(lambda: self.core.finished)
         if self.core.error is not None:
             raise fresh(self.core.error)
+        if self.core.cancelled:  # its program still stands in host code: the reader need not wait for that
+            raise Cancelled("The run was stopped; its text so far is kept.")
 
     def result(self, timeout: float | None = None) -> State:
         """Wait for the end and return the root state; raises the run's error, TimeoutError after ``timeout`` seconds."""
         if self.driver.pool is None:
             if not self.driver.drive(timeout):
                 raise TimeoutError("the run has not finished yet")
-        else:
-            self.driver.help_until(lambda: self.core.finished, timeout)
-        if not self.core.wait(lambda: self.core.finished, timeout) and not self.core.finished:
+        if not self.core.wait(lambda: self.core.finished, timeout) and not self.core.cancelled:
             raise TimeoutError("the run has not finished yet")
         self._raise()
         return self.state
@@ -139,6 +143,9 @@ class Run:
                 await asyncio.wait_for(ended.wait(), TICK_SECONDS)
             except TimeoutError:
                 continue
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                self.cancel()  # as a task is that is awaited; asyncio.shield keeps it
+                raise
         self._raise()
         return self.state
 

@@ -407,8 +407,12 @@ class State:
         loop = asyncio.get_running_loop()
         while True:
             future = loop.run_in_executor(None, next, pieces, None)
-            while not future.done():
-                await asyncio.wait([future], timeout=TICK_SECONDS)
+            try:
+                while not future.done():
+                    await asyncio.wait([future], timeout=TICK_SECONDS)
+            except (asyncio.CancelledError, KeyboardInterrupt):
+                self.core.stop()  # which frees the executor's thread too
+                raise
             piece = future.result()
             if piece is None:
                 return

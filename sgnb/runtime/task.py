@@ -7,6 +7,7 @@ stack. No locks and no waiting here.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Generator
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -23,8 +24,6 @@ internal(__name__)
 
 MAX_DEPTH = 110_000
 """Program calls inside program calls; beyond it a program that calls itself without end is stopped."""
-_dropped: list[Any] = []
-"""Bodies that would not end: kept, since collecting them would run their code on any thread."""
 
 
 @dataclass(slots=True)
@@ -151,9 +150,16 @@ class Task:
         self.core.cancel_throws += 1
         if self.core.cancel_throws <= MAX_CANCEL_THROWS:
             return CancelRun()
-        _dropped.extend(frame.body for frame in self.stack)
+        for frame in self.stack:
+            keep_for_ever(frame.body)
         self.stack.clear()
         return None
+
+
+def keep_for_ever(body: object) -> None:
+    """Never collect a body that would not end: collecting closes it, which runs its code on any thread, and when the
+    interpreter ends without end. A count that is never taken back also outlives the clearing of modules."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(body))
 
 
 def enter_state(state: State, own: bool) -> tuple[Any, Any]:

@@ -328,9 +328,8 @@ class ProgramFold:
             ],
             [words.count(self.tokens), "tok generated"],
         ]
-        times = {name: spent for name, spent in self.finished.times.items() if spent is not None}
         if self.times:
-            split = ", ".join(f"{name} {spent:.2f}" for name, spent in times.items())
+            split = words.split(self.finished.times)
             out.append([words.duration(self.finished.seconds) + (":" if split else ""), split])
         return out
 

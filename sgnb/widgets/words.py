@@ -39,6 +39,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 120 else f"{round(minutes / 60)} h"
 
 
+def split(times: Mapping[str, float]) -> str:
+    """``queue 0.01, prefill 0.06, decode 0.71, Python 0.02``: seconds, in the order given."""
+    return ", ".join(f"{'Python' if name == 'python' else name} {spent:.2f}" for name, spent in times.items())
+
+
 def share(part: int, whole: int) -> str:
     """A share without decimals: ``90 %``; of nothing it is ``–``."""
     return f"{round(100 * part / whole)} %" if whole else UNKNOWN

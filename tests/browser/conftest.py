@@ -131,12 +131,19 @@ class LabServer:
         self.stop()
         raise RuntimeError(f"JupyterLab did not start in {START_SECONDS} s:\n{self.log.read_text()[-4000:]}")
 
-    def request(self, path: str, method: str = "GET") -> bytes:
+    def request(self, path: str, method: str = "GET", body: object = None) -> bytes:
         """One call of the server's API; returns the body."""
-        headers = {"Authorization": f"token {self.token}"}
-        request = urllib.request.Request(f"{self.origin}/{path}", method=method, headers=headers)
+        headers = {"Authorization": f"token {self.token}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.origin}/{path}", data, headers, method=method)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return bytes(answer.read())
+
+    def set_comms(self, mode: str) -> None:
+        """Choose how JupyterLab runs comms: ``disabled`` (on the main shell), ``perComm`` or ``perCommTarget``."""
+        raw = json.dumps({"commsOverSubshells": mode})
+        plugin = "@jupyterlab/apputils-extension:kernels-settings"
+        self.request(f"lab/api/settings/{plugin}", method="PUT", body={"raw": raw})
 
     def end_kernels(self) -> None:
         """Shut every kernel down, so that no engine of one test is seen by the next."""

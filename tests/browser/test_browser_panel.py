@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ STATS = {
     "kv_total": 16_384,
     "reused": 0.9,
 }
+LOG = ["one", "two", "2026-11-29 10:41:09,123 77 WARNING short of slots"]
 READY = {
     "model": "smollm2-135m-instruct",
     "dtype": "bf16",
@@ -60,11 +62,12 @@ def script(lab_server: Any) -> str:
         SETUP,
         f"say(state='starting', since=time.time() - 3, steps={STEPS!r})",
         f"say(state='idle', since=time.time(), stats={dict(STATS, running=0, waiting=0, tokens_per_s=0)!r}, **{READY!r})",
-        f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log=['one', 'two', '2026-11-29 10:41:09,123 77 WARNING short of slots'])",
+        f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log={LOG!r})",
         f"say(stats={STATS!r}, message='Flushed 14 643 tokens.')",
         f"say(state='died', since=time.time(), stats={STATS!r}, error='The engine was killed (signal 9).', log=['a', 'b'])",
         "time.sleep(600)",
         "print(sorted(set(verbs)))",
+        "say(state='failed', since=time.time(), error='The engine did not start: KeyError.\\nits log')",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -136,6 +139,11 @@ def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
     assert content.get_by_role("button", name="Start again").is_enabled()
     lab.shot("panel-died")
 
+    lab.run_cell(8)
+    content = lab.panel_state("failed")
+    assert content.locator(".sgnb-Panel-trouble").inner_text() == "The engine did not start: KeyError."
+    assert content.get_by_role("button", name="Start again").is_enabled()
+
     lab.run_cell(7)
     lab.cell_done(7)
     verbs = json.loads(lab.cell(7).locator(".jp-OutputArea-output").inner_text().replace("'", '"'))
@@ -160,6 +168,36 @@ def test_panel_answers_beside_a_running_cell_and_after_a_reload(lab: Any, script
     # The cell still sleeps: a new state now came over a subshell.
     again = lab.panel_state("running")
     assert int(again.get_attribute("data-seq")) > first
+    lab.check_clean()
+
+
+@pytest.fixture
+def comms(lab_server: Any, request: pytest.FixtureRequest) -> Iterator[str]:
+    """JupyterLab's setting for comms, put back afterwards."""
+    lab_server.set_comms(request.param)
+    yield request.param
+    lab_server.set_comms("perCommTarget")
+
+
+@pytest.mark.parametrize("comms", ["disabled", "perComm"], indirect=True)
+def test_panel_works_in_the_other_modes_of_comms(lab: Any, script: str, comms: str) -> None:
+    lab.open(script)
+    lab.run_cell(0)
+    lab.cell_done(0)
+    lab.run_cell(3)
+    lab.cell_done(3)
+    lab.open_panel()
+    lab.panel_state("running")
+    lab.run_cell(6)
+    lab.cell(6).locator(".jp-InputPrompt", has_text="[*]").wait_for()
+    lab.page.evaluate("() => window.jupyterapp.commands.execute('sgnb:reconnect')")
+    if comms == "perComm":
+        lab.panel_state("running")
+    else:
+        content = lab.panel_state("busy")
+        assert "Waiting for the running cell" in content.inner_text()
+        lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
+        lab.panel_state("running")
     lab.check_clean()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ WATCH = """index => {
   };
   new MutationObserver(look).observe(cell, {subtree: true, childList: true, attributeFilter: ['data-seq']});
 }"""
+LONG = """%%sgl
+s += user("Tell a long story.")
+s += assistant(gen("story", max_tokens=2000, ignore_eos=True, temperature=0))"""
 PANEL_WATCH = """() => {
   const content = document.querySelector('.sgnb-Panel-content');
   const seen = (window.sgnbPanel = [content.dataset.state]);
@@ -34,23 +38,25 @@ PANEL_WATCH = """() => {
 }"""
 
 
+def find(cells: list[Any], text: str) -> int:
+    """The place of the code cell that holds ``text``."""
+    return next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and text in cell.source)
+
+
 @pytest.fixture
 def quickstart(lab_server: Any) -> list[Any]:
     """The notebook in the server's folder, without stored outputs; returns its cells."""
     path = Path(lab_server.folder) / "quickstart.ipynb"
     shutil.copy(ROOT / "notebooks" / "quickstart.ipynb", path)
     notebook = nbformat.read(path, as_version=4)
+    stop = find(notebook.cells, "%sgl stop")
+    notebook.cells.insert(stop, nbformat.v4.new_code_cell(LONG))
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = []
             cell.execution_count = None
     nbformat.write(notebook, path)
     return list(notebook.cells)
-
-
-def find(cells: list[Any], text: str) -> int:
-    """The place of the code cell that holds ``text``."""
-    return next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and text in cell.source)
 
 
 def test_quickstart_streams_and_the_panel_follows(lab: Any, quickstart: list[Any]) -> None:
@@ -98,18 +104,22 @@ def test_quickstart_streams_and_the_panel_follows(lab: Any, quickstart: list[Any
     assert int(lab.panel.locator('[data-number="reused"]').inner_text()) > 0
 
     lab.cell(first).scroll_into_view_if_needed()
-    lab.shot("quickstart")
-    before = int(lab.panel.get_attribute("data-seq"))
+    picture = lab.shot("quickstart")
+    if os.environ.get("SGNB_KEEP_PICTURES"):
+        shutil.copy(picture, ROOT / "docs" / "quickstart.png")
     lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save').then(() => null)")
     lab.page.reload()
     lab.ready("quickstart.ipynb")
     lab.open_panel()
     lab.panel_state("idle")
-    lab.page.wait_for_function(
-        "before => Number(document.querySelector('.sgnb-Panel-content').dataset.seq) > 0 || before",
-        arg=before,
-    )
     assert "Paris" in lab.cell(first).locator(".jp-OutputArea").inner_text()
+
+    story = find(quickstart, "Tell a long story.")
+    lab.run_cell(story)
+    lab.panel_state("running")
+    lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
+    lab.panel_state("idle")
+    lab.cell(story).locator('.sgnb-program[data-state="stopped"]').wait_for()
 
     lab.run_cell(find(quickstart, "%sgl stop"))
     lab.panel_state("no-engine")

@@ -10,28 +10,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from process_rig import OWNER, finish, owner, streaming, until
 
 from sgnb.backends import process
 from sgnb.backends.base import get_default_backend
 from sgnb.backends.engine import Engine, attach, engines, launch, own_engines
 from sgnb.errors import AuthFailed, EngineDied, EngineError, EngineStartError, LimitError, NoEngine, SgnbError
 from sgnb.liveness import is_alive
-
-LONG = {"max_new_tokens": 4000, "ignore_eos": True}
-
-
-def until(check: Callable[[], object], seconds: float = 10.0) -> float:
-    """Wait for it; how long it took."""
-    started = time.monotonic()
-    while not check():
-        assert time.monotonic() - started < seconds, "it did not happen in time"
-        time.sleep(0.01)
-    return time.monotonic() - started
 
 
 @pytest.fixture
@@ -46,50 +35,6 @@ def nothing_left(find_engines):
     for left in own_engines():
         left.shutdown()
     until(lambda: not find_engines(), 3)
-
-
-def streaming(engine: Engine) -> tuple[threading.Thread, list[BaseException]]:
-    """A generation that runs in a thread, and what it raised."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            engine.generate("tell me", sampling_params=LONG)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    until(lambda: engine.state == "running")
-    time.sleep(0.05)
-    return thread, errors
-
-
-OWNER = """
-import sys, time, sgnb
-from sgnb.backends.engine import launch
-engine = launch(runner="stub", stub_step_seconds=0.002, wait=%s)
-print(engine.pid, flush=True)
-%s
-"""
-
-
-def owner(body: str, *, wait: bool = True) -> tuple[subprocess.Popen[str], int]:
-    """A Python process that owns an engine; and the engine's pid."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", OWNER % (wait, body)],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-    )
-    return child, int(child.stdout.readline())
-
-
-def finish(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    child.wait()
-    child.stdin.close()
-    child.stdout.close()
 
 
 # ---------------------------------------------------------------- start

@@ -1,4 +1,4 @@
-"""The space rule: cutting long pending text must not change a token."""
+"""The space rule: cutting long pending text must not change a token (F57)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from text_models import byte_level, byte_level_json, metaspace, metaspace_json, 
 
 from sgnb.engine.tokenizer.borders import BorderRule, check_rule, encode_long, make_rule, random_text
 from sgnb.engine.tokenizer.pending import Pending
+from sgnb.engine.tokenizer.steps import run_steps
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, stub_tokenizer
 
 MODELS = [byte_level, metaspace, stub_tokenizer, real]
@@ -61,11 +62,11 @@ def test_text_that_arrives_in_pieces_and_is_cut_after_each(load: Load) -> None:
                 whole.add_text(text[:size], parse=parse)
                 cut.add_text(text[:size], parse=parse)
                 text = text[size:]
-                got = cut.take_stable(tokenizer, first=not ids)
+                got = run_steps(cut.take_stable(tokenizer, first=not ids))
                 early += bool(got)
                 ids += got
-        ids += cut.take(tokenizer, first=not ids)
-        assert ids == whole.take(tokenizer, first=True), spans
+        ids += run_steps(cut.take(tokenizer, first=not ids))
+        assert ids == run_steps(whole.take(tokenizer, first=True)), spans
     assert early > 100
 
 
@@ -74,8 +75,8 @@ def test_text_that_arrives_in_pieces_and_is_cut_after_each(load: Load) -> None:
 def test_any_text_on_the_real_model(text: str, size: int) -> None:
     tokenizer = real()
     cut = tokenizer.rule.stable(text[:size])
-    head, rest = tokenizer.encode_run(text[:cut]), tokenizer.encode_run(text[cut:])
-    assert head + rest == tokenizer.encode_run(text)
+    head, rest = run_steps(tokenizer.encode_run(text[:cut])), run_steps(tokenizer.encode_run(text[cut:]))
+    assert head + rest == run_steps(tokenizer.encode_run(text))
 
 
 @pytest.mark.parametrize("load", [byte_level, metaspace, real])
@@ -84,9 +85,9 @@ def test_long_text_encoded_in_pieces_equals_one_call(load: Load) -> None:
     rng = random.Random(1)
     text = "".join(random_text(rng) for _ in range(2500))
     assert len(text) > 3 * 16_384
-    assert tokenizer.encode_run(text) == tokenizer.encode_plain([text])[0]
+    assert run_steps(tokenizer.encode_run(text)) == tokenizer.encode_plain([text])[0]
     no_cut = "日" * 40_000
-    assert tokenizer.encode_run(no_cut) == tokenizer.encode_plain([no_cut])[0]
+    assert run_steps(tokenizer.encode_run(no_cut)) == tokenizer.encode_plain([no_cut])[0]
 
 
 def test_long_text_goes_in_bounded_pieces() -> None:

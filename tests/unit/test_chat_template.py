@@ -1,4 +1,4 @@
-"""Chat templates: what is read off them, and what a hostile one can do (nothing)."""
+"""Chat templates: what is read off them, and what a hostile one can do (nothing) (F56)."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_results_are_cached_and_a_broken_cache_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = read(CHATML, tmp_path)
-    (file,) = tmp_path.glob("template-*.json")
+    (file,) = tmp_path.glob("template-*.cached")
     monkeypatch.setattr(chat_template, "render_sentinels", lambda *_: pytest.fail("rendered again"))
     assert read(CHATML, tmp_path) == first
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""DetokenizerManager against one decode of the whole output."""
+"""DetokenizerManager against one decode of the whole output (F53)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from sgnb.errors import EngineDied, RequestError
 from sgnb.runtime import events as ev
 from sgnb.widgets.fold import ProgramFold
-from sgnb.widgets.static import TAGS, html_of, render_html, render_text, text_of
+from sgnb.widgets.static import TAGS, fold_log, html_of, render_html, render_text, text_of
 
 META = {
     "prompt_tokens": 31,
@@ -229,6 +229,23 @@ def test_deterministic_form_has_no_times() -> None:
         assert "0.38" not in form
         assert "0.80" not in form
         assert "Finished · 20 of 31" in form
+    assert [strong for strong, _ in fold.summary()] == ["20 of 31", "41"]
+
+
+def test_summary_splits_the_time_where_times_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = ev.EventLog()
+    for entry in a_log().since(0)[:-1]:
+        log.append(entry.event)
+    times = {"start": 1.0, "queue": 0.01, "prefill": 0.06, "decode": 0.71, "python": 0.02}
+    log.append(ev.RunFinished("finished", 1.8, None, times))
+    shown = "start 1.00, queue 0.01, prefill 0.06, decode 0.71, Python 0.02"
+    assert fold_of(log).summary()[-1] == ["1.80 s:", shown]
+    monkeypatch.setenv("SGNB_DETERMINISTIC", "1")
+    fold = fold_log(log)
+    assert len(fold.summary()) == 2
+    assert not any(
+        word in form for form in (text_of(fold), html_of(fold)) for word in ("queue", "1.80", "0.71")
+    )
 
 
 def test_branches_are_named() -> None:

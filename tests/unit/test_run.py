@@ -6,6 +6,8 @@ import asyncio
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -534,6 +536,37 @@ def test_program_that_swallows_its_cancellation_is_dropped():
     backend.shutdown()
 
 
+DEAF = """
+import linecache, sys, time
+import sgnb as sgl
+from sgnb.backends.mock import MockBackend
+
+@sgl.function
+def deaf(s):
+    while True:
+        try:
+            s += sgl.gen("x")
+            s["x"]
+        except BaseException:
+            continue
+
+run = deaf.run_async(backend=MockBackend("word " * 1000, delay=0.01))
+while not run.core.slots:
+    time.sleep(0.01)
+run.cancel()
+while not run.driver.task.done:
+    time.sleep(0.01)
+print("ended")
+"""
+
+
+def test_interpreter_ends_after_a_program_that_swallowed_its_cancellation(tmp_path):
+    script = tmp_path / "deaf.py"
+    script.write_text(DEAF)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "ended\n" and done.returncode == 0, done.stderr
+
+
 def test_interrupt_of_run_cancels_it():
     backend = MockBackend(HANG)
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -543,17 +576,91 @@ def test_interrupt_of_run_cancels_it():
     backend.shutdown()
 
 
-def test_await_is_interruptible():
-    backend = MockBackend(HANG)
+def test_F10_await_is_interruptible_and_stops_the_run():
+    backend = MockBackend("word " * 1000, delay=0.005)
+    runs = []
 
     async def main():
-        await chat.run_async("?", backend=backend)
+        runs.append(chat.run_async("?", backend=backend))
+        await runs[0]
 
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(main())
     assert time.monotonic() - started < 5
+    assert runs[0].status == "stopped" and "word" in runs[0].state.text_so_far()
+    wait_until(lambda: backend.aborted)
+    backend.shutdown()
+
+
+WAYS = {
+    "result": lambda run: run.result(),
+    "text": lambda run: run.state.text(),
+    "sync": lambda run: run.state.sync(),
+    "variable": lambda run: run.state["answer"],
+    "stream": lambda run: list(run.stream()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("program", [chat, lazy_chat])
+def test_F8_an_interrupted_reader_stops_what_it_waits_for(way, program):
+    backend = MockBackend(HANG)
+    run = program.run_async("?", backend=backend)
+    wait_until(lambda: run.core.slots)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        WAYS[way](run)
+    wait_until(lambda: run.done)
+    assert run.status == "stopped"
+    wait_until(lambda: backend.aborted)
+    backend.shutdown()
+
+
+def test_F8_an_interrupt_after_run_has_returned_aborts_too():
+    backend = MockBackend(HANG)
+    state = lazy_chat.run("?", backend=backend)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        state["answer"]
+    wait_until(lambda: backend.aborted)
+    assert state.text() == "?"
+    backend.shutdown()
+
+
+def test_F8_an_interrupted_batch_aborts_all_of_it():
+    backend = MockBackend(HANG)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        lazy_chat.run_batch([{"question": str(i)} for i in range(5)], backend=backend)
+    wait_until(lambda: len(set(backend.aborted)) == 5)
+    backend.shutdown()
+
+
+@pytest.mark.parametrize("way", ["await", "async for", "async for of a state"])
+def test_F10_a_cancelled_waiter_stops_the_run_and_a_shielded_one_does_not(way):
+    backend = MockBackend(HANG)
+
+    async def wait(run):
+        if way == "await":
+            return await run
+        return [piece async for piece in (run if way == "async for" else run.state.text_async_iter("answer"))]
+
+    async def main():
+        run = lazy_chat.run_async("?", backend=backend)
+        kept = asyncio.ensure_future(wait(run))
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(asyncio.shield(kept), 0.2)
+        shielded = run.status
+        kept.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await kept
+        return shielded, run
+
+    shielded, run = asyncio.run(main())
+    assert shielded == "running" and run.status == "stopped"
+    wait_until(lambda: backend.aborted)
     backend.shutdown()
 
 

@@ -173,6 +173,14 @@ def test_stop_string_spans_tokens_and_frees_what_is_beyond():
 
 
 @pytest.mark.stop
+def test_F54_stop_text_in_the_prompt_or_over_its_end_never_triggers():
+    plain = alone(PROMPT, max_new_tokens=30, ignore_eos=True)
+    over = (PROMPT[-4:] + bytes(plain.ids[:2])).decode()
+    told = alone(PROMPT, max_new_tokens=30, ignore_eos=True, stop=["quick brown", over])
+    assert end(told) == ("length", None) and told.ids == plain.ids
+
+
+@pytest.mark.stop
 def test_stop_string_that_a_stop_id_completes_cuts_earlier():
     plain = alone(PROMPT, max_new_tokens=30, ignore_eos=True)
     at = next(i for i in range(8, 30) if plain.ids[i] not in plain.ids[:i])

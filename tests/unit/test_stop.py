@@ -1,4 +1,4 @@
-"""StopScanner and kept_prefix against a search in the whole text."""
+"""StopScanner and kept_prefix against a search in the whole text (F54)."""
 
 from __future__ import annotations
 

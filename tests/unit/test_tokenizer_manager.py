@@ -1,4 +1,4 @@
-"""TokenizerManager with a scripted scheduler: what it asks for, what clients are told, and in which order."""
+"""TokenizerManager with a scripted scheduler: what it asks for, what clients are told, and in which order (F55–F57)."""
 
 from __future__ import annotations
 
@@ -9,117 +9,30 @@ from typing import Any
 import msgspec
 import pytest
 from text_models import CHATML, byte_level, byte_level_chat, byte_level_json, metaspace, real, source
+from text_rig import END, START, Scripted, add, b, begin, end, gen, init, turn
 
 from sgnb.config import MAX_PROMPT_BYTES
-from sgnb.engine.tokenizer.manager import TokenizerManager
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, build_tokenizer, stub_tokenizer
 from sgnb.messages import (
     AbortReqs,
     BatchOutput,
-    Chunk,
-    Chunks,
     ClientGone,
     Decode,
     ErrorInfo,
-    Extend,
     Finish,
     Ids,
     Init,
-    Label,
-    Mark,
-    Op,
-    OpFailed,
     Part,
     Release,
     ReqOutput,
+    RequestMeta,
     SchedulerReady,
     SessionClose,
-    SessionDecode,
     SessionExtend,
     SessionOpen,
     Text,
 )
 from sgnb.sampling_params import SamplingParams
-
-START, END = 256, 257  # the stub's ChatML tokens
-
-
-class Scripted:
-    """A manager between a recording client and a scheduler that answers when told."""
-
-    def __init__(self, tokenizer: ModelTokenizer | None = None, **limits: int) -> None:
-        self.asked: list[Any] = []
-        self.told: list[tuple[int, Any]] = []
-        self.manager = TokenizerManager(
-            tokenizer or stub_tokenizer(),
-            self.asked.append,
-            lambda client, message: self.told.append((client, message)),
-            incarnation="i1",
-            **limits,
-        )
-
-    def send(self, *ops: Op, client: int = 1) -> None:
-        self.manager.handle(client, ops)
-
-    def answer(self, rid: str, text: str | bytes = "", *, finish: str = "stop", **more: Any) -> None:
-        data = text if isinstance(text, bytes) else text.encode()
-        done = Finish(type=finish, error=more.pop("error", None))  # type: ignore[arg-type]
-        out = ReqOutput(rid=rid, ids=list(data), visible=len(data), finish=done, **more)
-        self.manager.on_batch(BatchOutput(items=[out]))
-
-    def decodes(self) -> list[SessionDecode]:
-        return [message for message in self.asked if isinstance(message, SessionDecode)]
-
-    def ids(self) -> list[int]:
-        """All prompt ids asked for so far, in order."""
-        return [i for m in self.asked if isinstance(m, SessionDecode | SessionExtend) for i in m.ids]
-
-    def chunks(self) -> list[Chunk]:
-        return [chunk for _, message in self.told if isinstance(message, Chunks) for chunk in message.items]
-
-    def ends(self) -> dict[str, str]:
-        return {chunk.rid: chunk.finish.type for chunk in self.chunks() if chunk.finish}
-
-    def failed(self) -> list[OpFailed]:
-        return [message for _, message in self.told if isinstance(message, OpFailed)]
-
-    def error(self, rid: str) -> ErrorInfo:
-        (error,) = (c.finish.error for c in self.chunks() if c.rid == rid and c.finish)
-        assert error is not None
-        return error
-
-
-def init(sid: str = "c1.s1") -> Init:
-    return Init(sid=sid)
-
-
-def add(*parts: str | Part, sid: str = "c1.s1") -> Extend:
-    return Extend(sid=sid, parts=[Text(text=p, literal=False) if isinstance(p, str) else p for p in parts])
-
-
-def gen(rid: str = "c1.r1", sid: str = "c1.s1", label: str = "x", **params: Any) -> Decode:
-    return Decode(rid=rid, sid=sid, params=SamplingParams.make(params), label=Label(name=label))
-
-
-def begin(role: str) -> Mark:
-    return Mark(role=role, begin=True)
-
-
-def end(role: str) -> Mark:
-    return Mark(role=role, begin=False)
-
-
-def turn(role: str, *parts: str | Part) -> list[Part]:
-    return [
-        begin(role),
-        *(Text(text=p, literal=False) if isinstance(p, str) else p for p in parts),
-        end(role),
-    ]
-
-
-def b(text: str) -> list[int]:
-    return list(text.encode())
-
 
 # ---------------------------------------------------------------- the plain path
 
@@ -210,8 +123,10 @@ def test_model_info_and_vocabulary() -> None:
     s.send(init(), add(Ids(ids=[299])), gen(stop_token_ids=[299]))
     assert s.decodes()[0].ids == [299]
     assert s.manager.token_table().table[65] == b"A"
-    assert s.manager.tokenize("<|im_end|>") == [END]
-    assert s.manager.tokenize("<|im_end|>", literal=True) == b("<|im_end|>")
+    found: list[Any] = []
+    s.manager.tokenize("<|im_end|>", found.append, literal=False)
+    s.manager.tokenize("<|im_end|>", found.append, literal=True)
+    assert found == [[END], b("<|im_end|>")]
 
 
 # ---------------------------------------------------------------- runs, roles, BOS
@@ -269,7 +184,9 @@ def test_default_system_turn_only_when_an_empty_session_opens_with_another_role(
 
 
 @pytest.mark.parametrize("load", [stub_tokenizer, byte_level_chat, real])
-def test_special_tokens_cannot_be_forged_in_any_slot_of_a_turn(load: Callable[[], ModelTokenizer]) -> None:
+def test_F55_special_tokens_cannot_be_forged_in_any_slot_of_a_turn(
+    load: Callable[[], ModelTokenizer],
+) -> None:
     model = load()
     honest = Scripted(model)
     honest.send(init(), add(*turn("user", "q")), gen())
@@ -671,3 +588,21 @@ def test_messages_can_be_encoded() -> None:
     s.answer("c1.r2", "é")
     for message in [*s.asked, *(m for _, m in s.told)]:
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message)) == message
+
+
+def test_F57_a_prompt_that_ends_with_a_space_is_told_and_no_other() -> None:
+    meta = RequestMeta(
+        prompt_tokens=1, cached_tokens=0, completion_tokens=1, kept_tokens=1,
+        queue_time=0, prefill_time=0, decode_time=0, e2e_latency=0,
+    )  # fmt: skip
+    s = Scripted()
+    notes = {}
+    for number, parts in enumerate(
+        (["Answer: "], ["Answer:"], ["Answer: ", "yes"], ["x ", *turn("user", "y ")])
+    ):
+        sid, rid = f"c1.s{number}", f"c1.r{number}"
+        s.send(init(sid), add(*parts, sid=sid), gen(rid, sid))
+        s.answer(rid, "x", meta=meta)
+        notes[number] = s.chunks()[-1].meta.notes
+    assert len(notes[0]) == 1 and "ends with a space" in notes[0][0]
+    assert notes[1] == notes[2] == notes[3] == []

@@ -213,3 +213,19 @@ def test_socket_path_is_counted_in_bytes(tmp_path):
 def test_records_without_content_are_small():
     assert len(encode(Bye(incarnation="0" * 16))) < 50
     assert len(encode(Abort(incarnation="0" * 16, rids=["c1.r1"]))) < 60
+
+
+def test_f20_sockets_are_for_this_user_only(context, folder, monkeypatch):
+    """The peer's uid is looked at: with another one expected, even the right token gets no handshake."""
+    Zap(context, b"secret")
+    uid = os.geteuid()
+    monkeypatch.setattr("sgnb.transport.os.geteuid", lambda: uid + 1)
+    router = ZmqRouter(context, str(folder / "c"))
+    monkeypatch.undo()
+    link = ZmqLink(context, str(folder / "c"), token=b"secret", watch=True)
+    link.send(b"x")
+    time.sleep(0.5)
+    assert router.recv() is None
+    assert "connected" not in link.events()
+    link.close()
+    router.close()

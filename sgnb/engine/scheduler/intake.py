@@ -112,8 +112,9 @@ class Intake:
         session = self._scheduler.sessions.get(msg.sid)
         ids, options = msg.ids, msg.options
         keep = len(session.ids) if session is not None else 0
+        keep = keep if msg.keep is None else msg.keep
         if not all(options):
-            whole = ids or (session.ids[-1:].tolist() if session is not None else [])
+            whole = ids or (session.ids[:keep][-1:].tolist() if session is not None else [])
             keep -= not ids and bool(whole)
             ids, options = ids[:-1], [[*whole[-1:], *option] for option in options]
         selection = Selection(options, msg.method) if options and all(options) else None

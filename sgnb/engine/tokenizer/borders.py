@@ -1,10 +1,10 @@
 """Where pending text may be cut so that its ids cannot change: the space rule.
 
 Tokenizer process; used by ``pending.py`` (long text that more text may follow) and by ``tokenizer.py`` (long text is
-encoded in pieces). A text is cut *before* a space that follows a non-space: no merge builds a token that is not in the
-vocabulary, no pre-tokenizer known here takes a space after a non-space, and a space is inert under NFC. The rule is
-checked on the loaded tokenizer with random texts; a tokenizer that fails holds everything until the text is complete,
-which is always right and loses only sharing before that moment. Pure; no sessions here.
+encoded in pieces, between which others run). A text is cut *before* a space that follows a non-space: no merge builds a
+token that is not in the vocabulary, no pre-tokenizer known here takes a space after a non-space, and a space is inert
+under NFC. The rule is checked on the loaded tokenizer with random texts; a tokenizer that fails holds everything until
+the text is complete, which is always right and loses only sharing before that moment. Pure; no sessions here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+
+from sgnb.engine.tokenizer.steps import Aside, Steps, run_steps
 
 PIECE_CHARS = 16_384
 """Encoding goes in pieces of about this size: one long call is slower, and nothing else runs beside it."""
+ASIDE_CHARS = 4 * PIECE_CHARS
+"""A piece that found no border before this size is encoded on a helper thread."""
 CHECK_PAIRS = 300
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -77,6 +82,11 @@ def make_rule(table: Iterable[bytes], added: Iterable[str], rstrip: Iterable[str
 
 def encode_long(text: str, rule: BorderRule, encode: Encode) -> list[int]:
     """The ids of ``text``, encoded in pieces cut by the rule: the same ids as in one call."""
+    return run_steps(encode_steps(text, rule, encode))
+
+
+def encode_steps(text: str, rule: BorderRule, encode: Encode) -> Steps[list[int]]:
+    """``encode_long`` that gives way after each piece but the last."""
     if len(text) <= PIECE_CHARS:
         return encode([text])[0] if text else []
     ids: list[int] = []
@@ -89,9 +99,19 @@ def encode_long(text: str, rule: BorderRule, encode: Encode) -> list[int]:
             if cut:
                 break
             size = len(text) - start if rule.hold else size * 2
-        ids += encode([text[start : start + cut]])[0]
+        piece = text[start : start + cut]
         start += cut
+        if cut > ASIDE_CHARS:
+            ids += yield Aside(partial(_encode_one, encode, piece), "encode")
+            continue
+        ids += encode([piece])[0]
+        if start < len(text):
+            yield None
     return ids
+
+
+def _encode_one(encode: Encode, text: str) -> list[int]:
+    return encode([text])[0]
 
 
 def check_rule(rule: BorderRule, encode: Encode, pairs: int = CHECK_PAIRS, seed: int = 0) -> bool:

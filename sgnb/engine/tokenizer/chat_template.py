@@ -4,9 +4,10 @@ Tokenizer process; called by ``tokenizer.py`` once per model. Jinja runs in ``te
 conversations; from their texts the parts are read off here, and a session is then put together from strings, turn by
 turn, without Jinja. ``exact`` says that prefix and suffix rebuild every sentinel conversation, so that render(k) is a
 prefix of render(k+1). Where they do not (a template that treats the last turn differently, folds the system text into
-the first user turn, or refuses a system turn), the parts of each role's own rendering are used and ``exact`` is False:
-that is shown to the user. Two listed differences from a rendered conversation: text of a turn is never trimmed or
-rewritten by the template, and the date, if the template asks for one, is that of the engine's start.
+the first user turn, drops earlier thoughts, or refuses a system turn), ``exact`` is False: each prompt is rendered whole
+(``conversation.py``), and the parts of each role's own rendering are for what cannot be rendered. Two listed differences
+between an exact template's session and a rendered conversation: text of a turn is never trimmed, and the date, if the
+template asks for one, is that of the engine's start.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from sgnb.engine.tokenizer.cache_file import read_cached, write_cached
 from sgnb.messages import RoleTemplate
 
 MAX_TEMPLATE_BYTES = 256 << 10
@@ -32,7 +33,7 @@ CPU_SECONDS = 4
 WALL_SECONDS = 12.0
 MEMORY_BYTES = 1 << 30
 OUTPUT_CHARS = 1 << 20
-_VERSION = 1
+_VERSION = 2
 _WORKER = Path(__file__).with_name("template_worker.py")
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,10 @@ CHATML = TurnTemplate(
 
 _TEXT = {"S": "qsystem0z", "U": "quser1z", "A": "qassistant2z", "V": "quser3z", "B": "qassistant4z"}
 _ROLE = {"S": "system", "U": "user", "A": "assistant", "V": "user", "B": "assistant"}
+_PADDED = " \n{}\n "
+_THOUGHT = "<think>\nqr5z\n</think>\n\n{}"
+_PROBES = {_PADDED: "pad:", _THOUGHT: "think:"}
+"""Texts that a template may rewrite: blanks around every turn, a thought before the assistant's."""
 _CHAINS = ("S", "SU", "SUA", "SUAV", "SUAVB", "U", "UA", "UAV", "UAVB")
 _PROMPTS = ("SU", "SUAV", "U", "UAV")
 
@@ -96,7 +101,7 @@ def read_template(
     key = json.dumps([_VERSION, source, dict(sorted(variables.items()))])
     digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     # A template that asks for the date is read at every start.
-    path = cache / f"template-{digest}.json" if cache and "strftime_now" not in source else None
+    path = cache / f"template-{digest}.cached" if cache and "strftime_now" not in source else None
     if path and (found := _read_cache(path)):
         return found
     try:
@@ -105,7 +110,7 @@ def read_template(
     except TemplateFault as fault:
         return TurnTemplate(error=f"chat template of {model}: {fault}", exact=False, hash=digest)
     if path:
-        write_atomic(path, msgspec.json.encode(template))
+        write_cached(path, msgspec.json.encode(template))
     return template
 
 
@@ -116,26 +121,21 @@ class TemplateFault(Exception):
 def render_sentinels(source: str, variables: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Every sentinel conversation rendered in the worker; keys are chains of turns, ``+``: with generation prompt."""
 
-    def conversation(chain: str, prompt: bool) -> dict[str, Any]:
+    def conversation(chain: str, prompt: bool, form: str = "{}") -> dict[str, Any]:
         messages = [{"role": _ROLE[turn], "content": _TEXT[turn]} for turn in chain]
+        for message in messages:
+            if form == _PADDED or message["role"] == "assistant":
+                message["content"] = form.format(message["content"])
         return {"messages": messages, "add_generation_prompt": prompt}
 
     conversations = {chain: conversation(chain, False) for chain in _CHAINS}
     conversations |= {f"{chain}+": conversation(chain, True) for chain in _PROMPTS}
-    request = {
-        "template": source,
-        "variables": dict(variables),
-        "conversations": conversations,
-        "parent": os.getpid(),
-        "cpu_seconds": CPU_SECONDS,
-        "memory_bytes": MEMORY_BYTES,
-        "output_chars": OUTPUT_CHARS,
-    }
-    # -P: the script's folder must not come before the standard library.
-    command = [sys.executable, "-P", str(_WORKER), "sgnb.engine"]
+    for form, probe in _PROBES.items():
+        conversations |= {f"{probe}{chain}": conversation(chain, False, form) for chain in _CHAINS}
+    request = {**worker_request(source, variables, OUTPUT_CHARS), "conversations": conversations}
     try:
         done = subprocess.run(
-            command,
+            worker_command(),
             input=json.dumps(request).encode(),
             capture_output=True,
             timeout=WALL_SECONDS,
@@ -156,9 +156,27 @@ def render_sentinels(source: str, variables: Mapping[str, str]) -> dict[str, dic
     return answer
 
 
+def worker_command(*options: str) -> list[str]:
+    """How the worker is started."""
+    # -P: the script's folder must not come before the standard library.
+    return [sys.executable, "-P", str(_WORKER), "sgnb.engine", *options]
+
+
+def worker_request(source: str, variables: Mapping[str, str], output_chars: int) -> dict[str, Any]:
+    """What the worker is told first: the template and its limits."""
+    return {
+        "template": source,
+        "variables": dict(variables),
+        "parent": os.getpid(),
+        "cpu_seconds": CPU_SECONDS,
+        "memory_bytes": MEMORY_BYTES,
+        "output_chars": output_chars,
+    }
+
+
 def analyse(renders: Mapping[str, Mapping[str, str]], bos: str, digest: str) -> TurnTemplate:
     """Read prefix and suffix of each role off the renderings. TemplateFault when a user turn does not come out."""
-    texts = {key: render["text"] for key, render in renders.items() if "text" in render}
+    texts = {key: render["text"] for key, render in renders.items() if "text" in render and ":" not in key}
     if "U" not in texts:
         raise TemplateFault(renders.get("U", {}).get("error", "it renders nothing for a user turn"))
     opens_with_bos = _strip_bos(texts, bos)
@@ -180,7 +198,24 @@ def analyse(renders: Mapping[str, Mapping[str, str]], bos: str, digest: str) -> 
         chain for chain in (*_CHAINS, *(f"{c}+" for c in _PROMPTS)) if chain not in texts and chain != "S"
     ]
     same = all(_rebuild(template, key) == text for key, text in texts.items())
-    return msgspec.structs.replace(template, exact=bool(system) and same and not missing)
+    rewrites = _rewrites(renders, texts)
+    return msgspec.structs.replace(template, exact=bool(system) and same and not missing and not rewrites)
+
+
+def _rewrites(renders: Mapping[str, Mapping[str, str]], texts: Mapping[str, str]) -> bool:
+    """True when a later turn changes an earlier one, or a turn's thought does not come out as it was written.
+
+    A template that trims every turn, wherever it stands, changes nothing afterwards.
+    """
+    for chain in (chain for chain in _CHAINS if chain in texts):
+        padded = renders.get(f"pad:{chain}", {}).get("text")
+        longer = [renders.get(f"pad:{other}", {}).get("text") for other in _CHAINS if other[:-1] == chain]
+        if padded is None or any(other is not None and not other.startswith(padded) for other in longer):
+            return True
+        thought = renders.get(f"think:{chain}", {}).get("text", "")
+        if any(_THOUGHT.format(_TEXT[turn]) not in thought for turn in chain if _ROLE[turn] == "assistant"):
+            return True
+    return False
 
 
 def _strip_bos(texts: dict[str, str], bos: str) -> bool:
@@ -263,26 +298,9 @@ def _rebuild(template: TurnTemplate, key: str) -> str:
 
 
 def _read_cache(path: Path) -> TurnTemplate | None:
+    content = read_cached(path)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=TurnTemplate)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
+        return None if content is None else msgspec.json.decode(content, type=TurnTemplate)
+    except ValueError as error:
         log.warning("%s: not usable, it is made again: %s", path, error)
         return None
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a cache file by rename. A cache that cannot be written is a warning, never an error."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        log.warning("%s: cannot be cached: %s", path, error)

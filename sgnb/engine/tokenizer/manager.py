@@ -1,10 +1,11 @@
 """Sessions and requests between clients and scheduler: text becomes ids, output becomes chunks.
 
-Tokenizer process; one thread calls it (PROC's loop, or a test): ``handle`` with what a client sent, ``on_batch`` with
-what a step gave. It answers through two callables, so it knows no sockets. Each session is a queue of its own: ops take
-effect in order; while a Decode or Select is in flight its session's later ops wait here, because the output comes
-between. A Fork that waits has its children at once, whose ops wait for it, and keeps a released parent open until then.
-A client may name only what it made: its ids start with ``c<client>.``.
+Tokenizer process; one thread calls it (the process's loop, or a test): ``handle`` with what a client sent, ``on_batch``
+with what a step gave, ``pump`` while it says that there is more. It answers through two callables, so it knows no sockets.
+Each session is a queue of its own: ops take effect in order; while a Decode or Select is in flight its session's later ops
+wait here, because the output comes between. A Fork that waits has its children at once, whose ops wait for it, and keeps a
+released parent open until then. Short text is encoded at once; long text in pieces, one for each ``pump``, between which
+all other messages are served. A client may name only what it made: its ids start with ``c<client>.``.
 
 Every Decode and Select gets exactly one chunk with a finish. A failed op poisons its session: later ops fail with the
 first cause. After an abort a session stays usable: its queued requests end with ``abort``, its queued text is still
@@ -20,17 +21,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sgnb.config import (
-    MAX_FORK_DEPTH,
-    MAX_FORK_WIDTH,
-    MAX_OPTIONS,
-    MAX_PROMPT_BYTES,
-    MAX_STATES,
-    MAX_WAITING,
-)
+from sgnb.config import MAX_STATES, MAX_WAITING
+from sgnb.engine.tokenizer.borders import PIECE_CHARS
+from sgnb.engine.tokenizer.conversation import Conversation
 from sgnb.engine.tokenizer.detokenizer import DetokenizerManager
+from sgnb.engine.tokenizer.refusals import foreign, full, owns, refuse_child, refuse_request
 from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, SessionOp, error_info
-from sgnb.engine.tokenizer.tokenizer import ModelTokenizer
+from sgnb.engine.tokenizer.steps import Jobs, Steps
+from sgnb.engine.tokenizer.template_renderer import TemplateRenderer
+from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, model_info
 from sgnb.errors import LimitError, RequestError, SgnbError
 from sgnb.messages import (
     AbortReqs,
@@ -69,7 +68,6 @@ log = logging.getLogger(__name__)
 GENERATE = "@generate"
 """Label of ``Engine.generate``: its prompt and output ids go back to the client."""
 _REMEMBERED = 4096
-METHODS = ("token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized")
 
 ToScheduler = Callable[[SchedulerInput], None]
 ToClient = Callable[[int, ServerMessage], None]
@@ -80,12 +78,20 @@ class _Request:
     client: int
     sid: str
     with_ids: bool
+    notes: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     """Of a select: as they were written."""
 
 
+def _nothing() -> None:
+    """Who polls need not be woken."""
+
+
 class TokenizerManager:
-    """Sessions of all clients. ``incarnation`` goes into every message to a client."""
+    """Sessions of all clients. ``incarnation`` goes into every message to a client.
+
+    ``wake`` is called from another thread when ``pump`` has work again after it said there was none.
+    """
 
     def __init__(
         self,
@@ -96,6 +102,7 @@ class TokenizerManager:
         incarnation: str = "",
         max_sessions: int = MAX_STATES,
         max_waiting: int = MAX_WAITING,
+        wake: Callable[[], None] = _nothing,
     ) -> None:
         self.tokenizer = tokenizer
         self.vocab_size = tokenizer.vocab_size
@@ -115,6 +122,10 @@ class TokenizerManager:
         self._refused: OrderedDict[str, ErrorInfo] = OrderedDict()
         """Sessions that could not be opened, so that their later ops name the first cause."""
         self._outbox: dict[int, list[Chunk]] = {}
+        self._born: list[Session] = []
+        """Children of forks just carried out: what they queued can go on."""
+        self._jobs = Jobs(wake, 2 * PIECE_CHARS)
+        self._renderer = TemplateRenderer(tokenizer.chat_template or "", tokenizer.variables)
 
     # ------------------------------------------------------------ facts
 
@@ -125,31 +136,44 @@ class TokenizerManager:
     def model_info(self, *, model: str, path: str, runner: str, ready: SchedulerReady) -> ModelInfo:
         """What clients are told of the model. Takes the model's own vocabulary size for the checks of ids."""
         self.vocab_size = ready.vocab_size
-        template = self.tokenizer.template
-        return ModelInfo(
-            model=model,
-            path=path,
-            runner=runner,
-            vocab_size=ready.vocab_size,
-            context_length=ready.context_length,
-            max_total_tokens=ready.max_total_tokens,
-            dtype=ready.dtype,
-            device=ready.device,
-            attention_backend=ready.attention_backend,
-            eos_token_ids=self.tokenizer.eos_token_ids,
-            roles=template.roles,
-            default_system=template.default_system,
-            template_exact=template.exact,
-            template_hash=template.hash,
-        )
+        return model_info(self.tokenizer, model=model, path=path, runner=runner, ready=ready)
 
-    def tokenize(self, text: str, *, literal: bool = False) -> list[int]:
-        """Ids of a text as a prompt's start, without BOS (the ``tokenize`` control)."""
-        return self.tokenizer.encode(text, parse=not literal)
+    def tokenize(self, text: str, answer: Callable[[list[int] | ErrorInfo], None], *, literal: bool) -> None:
+        """Ids of a text as a prompt's start, without BOS (the ``tokenize`` control); ``answer`` is called once, perhaps
+        from a later ``pump``."""
+
+        def steps() -> Steps[None]:
+            try:
+                ids = yield from self.tokenizer.encode_steps(text, parse=not literal)
+            except (KeyboardInterrupt, SystemExit, GeneratorExit):
+                raise
+            except BaseException as fault:  # a panic of the tokenizers library is no Exception
+                answer(error_info(fault))
+            else:
+                answer(ids)
+
+        self._jobs.start(steps(), _nothing, len(text))
 
     def counts(self) -> dict[str, int]:
         """Sessions, requests in flight, requests queued here."""
         return {"sessions": len(self._sessions), "running": len(self._requests), "queued": len(self._queued)}
+
+    # ------------------------------------------------------------ long work
+
+    def pump(self) -> bool:
+        """One piece of what is under way. True while another can be done now: call again, after looking at messages."""
+        self._jobs.step()
+        self._flush()
+        return self._jobs.ready
+
+    @property
+    def encoding(self) -> int:
+        """Texts that are being encoded or rendered."""
+        return len(self._jobs)
+
+    def close(self) -> None:
+        """End the template's worker process. Nothing may be called after it."""
+        self._renderer.close()
 
     # ------------------------------------------------------------ from clients
 
@@ -182,10 +206,12 @@ class TokenizerManager:
                 running.append(rid)
             elif session is not None and session.client == client:
                 self._drop_queued(session, only=rid)
+                self._pump(session)
         for session in list(self._sessions.values()):
             mine = all_clients or session.client == client
             if mine and (everything or all_clients or session.sid in sids):
                 self._drop_queued(session)
+                self._pump(session)
                 if session.running is not None:
                     running.append(session.running)
         if running:
@@ -194,8 +220,10 @@ class TokenizerManager:
 
     def client_gone(self, client: int) -> None:
         """Forget a client: its sessions close, its requests end, nothing more is sent to it. Idempotent."""
-        for sid in [sid for sid, session in self._sessions.items() if session.client == client]:
-            del self._sessions[sid]
+        for session in [one for one in self._sessions.values() if one.client == client]:
+            if session.job is not None:
+                self._jobs.cancel(session.job)
+            del self._sessions[session.sid]
         for rid in [rid for rid, request in self._requests.items() if request.client == client]:
             del self._requests[rid]
             self._detokenizer.drop(rid)
@@ -214,12 +242,18 @@ class TokenizerManager:
             if request is None:  # its client is gone
                 self._detokenizer.drop(out.rid)
                 continue
+            if out.meta is not None and request.notes:
+                meta = msgspec.structs.replace(out.meta, notes=list(request.notes))
+                out = msgspec.structs.replace(out, meta=meta)
             chunk = self._detokenizer.feed(out, with_ids=request.with_ids)
             if out.choice is not None:
                 chunk = msgspec.structs.replace(
                     chunk, text=request.options[out.choice.index], choice=out.choice
                 )
             self._send(request.client, chunk)
+            session = self._sessions.get(request.sid)
+            if session is not None and session.running == out.rid:
+                session.sampled(out.ids)
             if out.finish is not None:
                 self._finished(out, request, out.finish)
         self._flush()
@@ -230,11 +264,10 @@ class TokenizerManager:
         session = self._sessions.get(request.sid)
         if session is None or session.running != out.rid:
             return  # released meanwhile
-        session.running = None
         if out.choice is not None:
-            session.end_options()
-        # Kept characters that no kept token covers: model text, so always literal.
-        session.pending.add_text(out.leftover.decode("utf-8", "replace"), parse=False)
+            session.end_options(out.choice.index, request.options[out.choice.index])
+        kept = out.meta.kept_tokens if out.meta is not None else 0
+        session.finished(kept, out.leftover.decode("utf-8", "replace"), self.tokenizer)
         if finish.type == "error" and session.error is None:
             session.error = finish.error or ErrorInfo(kind="RequestError", message="the generation failed")
         self._pump(session)
@@ -244,28 +277,32 @@ class TokenizerManager:
         ready = [session]
         while ready:
             one = ready.pop()
-            while one.queue and not one.busy:
+            while one.queue and not one.busy and not (one.closing and not self._needed(one)):
                 op = one.queue.popleft()
                 if isinstance(op, Decode | Select):
                     self._queued.pop(op.rid, None)
-                ready += self._apply(one, op)
-                if one.closing and not self._needed(one):
-                    self._close(one)
-                    break
+                self._apply(one, op)
+            if one.closing and not one.busy and not self._needed(one):
+                self._close(one)
+            ready += self._born
+            self._born = []
 
     # ------------------------------------------------------------ ops
 
     def _init(self, client: int, op: Init) -> None:
-        if not self._owns(client, op.sid):
-            self._refuse(client, op.sid, _foreign("session", op.sid, client))
+        if not owns(client, op.sid):
+            self._refuse(client, op.sid, foreign("session", op.sid, client))
         elif (session := self._sessions.get(op.sid)) is not None:
             error = RequestError(f"session {op.sid!r} is open already", code="duplicate_session")
             self._poison(session, error_info(error))
-        elif (full := self._full(client)) is not None:
-            self._refuse(client, op.sid, full)
+        elif self._open[client] >= self._max_sessions:
+            self._refuse(client, op.sid, full(self._open[client], self._max_sessions))
         else:
             self._refused.pop(op.sid, None)
-            self._sessions[op.sid] = Session(op.sid, client)
+            session = self._sessions[op.sid] = Session(op.sid, client)
+            template = self.tokenizer.template
+            if not template.exact and not template.error:
+                session.conversation = Conversation()
             self._open[client] += 1
             self._to_scheduler(SessionOpen(sid=op.sid, client=client, extra_key=op.extra_key))
 
@@ -276,7 +313,7 @@ class TokenizerManager:
         self._op_failed(client, sid, error)
 
     def _accept(self, client: int, op: SessionOp) -> None:
-        """Check what can be checked at once, then carry the op out or queue it behind the running request."""
+        """Check what can be checked at once, then carry the op out or queue it behind the running generation."""
         session = self._sessions.get(op.sid)
         if session is None or session.client != client or session.closing:
             error = self._refused.get(op.sid) or error_info(
@@ -291,7 +328,14 @@ class TokenizerManager:
                 self._op_failed(client, op.sid, error)
             return
         if isinstance(op, Decode | Select):
-            bad = self._bad_request(session, op)
+            bad = refuse_request(
+                session.client,
+                op,
+                known=op.rid in self._requests or op.rid in self._queued,
+                waiting=self._waiting[client],
+                max_waiting=self._max_waiting,
+                vocab_size=self.vocab_size,
+            )
             self._waiting[client] += 1
             if bad is not None:
                 self._fail_request(session, op, bad)
@@ -321,85 +365,66 @@ class TokenizerManager:
     def _bear(self, parent: Session, op: Fork) -> Fork:
         """Make a fork's children, whose ops wait until it is carried out. The fork without those that cannot be."""
         children = []
+        client = parent.client
         for child in op.children:
-            error = self._bad_child(parent, child, len(op.children))
-            if error is not None:
-                known = self._sessions.get(child)
-                if known is not None and known.client == parent.client:
-                    self._poison(known, error)
-                else:
-                    self._refuse(parent.client, child, error)
-                continue
-            self._refused.pop(child, None)
-            self._sessions[child] = Session(child, parent.client, unborn=True, depth=parent.depth + 1)
-            self._open[parent.client] += 1
-            children.append(child)
+            known = self._sessions.get(child)
+            error = refuse_child(
+                client, child, known=known is not None, width=len(op.children), depth=parent.depth + 1
+            )
+            if error is None and self._open[client] >= self._max_sessions:
+                error = full(self._open[client], self._max_sessions)
+            if error is None:
+                self._refused.pop(child, None)
+                self._sessions[child] = Session(child, client, unborn=True, depth=parent.depth + 1)
+                self._open[client] += 1
+                children.append(child)
+            elif known is not None and known.client == client:
+                self._poison(known, error)
+            else:
+                self._refuse(client, child, error)
         return Fork(sid=op.sid, children=children)
 
-    def _bad_child(self, parent: Session, child: str, width: int) -> ErrorInfo | None:
-        if not self._owns(parent.client, child):
-            return _foreign("session", child, parent.client)
-        if child in self._sessions:
-            return error_info(RequestError(f"session {child!r} is open already", code="duplicate_session"))
-        if width > MAX_FORK_WIDTH or parent.depth >= MAX_FORK_DEPTH:
-            text = f"a fork has at most {MAX_FORK_WIDTH} children, {MAX_FORK_DEPTH} deep"
-            return error_info(LimitError(f"{text}; here {width}, {parent.depth + 1} deep"))
-        return self._full(parent.client)
-
-    def _full(self, client: int) -> ErrorInfo | None:
-        if self._open[client] < self._max_sessions:
-            return None
-        return error_info(
-            LimitError(
-                f"{self._open[client]} states are live, at most {self._max_sessions} are allowed",
-                hint="Drop references to states of finished programs.",
-            )
-        )
-
-    def _bad_request(self, session: Session, op: Decode | Select) -> ErrorInfo | None:
-        if not self._owns(session.client, op.rid):
-            return _foreign("request", op.rid, session.client)
-        if op.rid in self._requests or op.rid in self._queued:
-            return error_info(RequestError(f"request {op.rid!r} exists already", code="duplicate_request"))
-        if self._waiting[session.client] >= self._max_waiting:
-            return error_info(
-                RequestError(
-                    f"{self._waiting[session.client]} requests of this client wait or run, at most "
-                    f"{self._max_waiting} are allowed",
-                    code="queue_full",
-                    hint="Run fewer programs at once (num_threads of run_batch).",
-                )
-            )
-        try:
-            if isinstance(op, Decode):
-                op.params.check().check_model(self.vocab_size)
-            else:
-                _check_options(op)
-        except SgnbError as fault:
-            return error_info(fault)
-        return None
-
-    def _apply(self, session: Session, op: SessionOp) -> list[Session]:
-        """Carry out an op whose turn it is. Sessions that can go on because of it."""
-        if isinstance(op, Fork):
-            return self._fork(session, op)
-        if session.error is not None:
+    def _apply(self, session: Session, op: SessionOp) -> None:
+        """Carry out an op whose turn it is."""
+        if session.error is not None and not isinstance(op, Fork):
             if isinstance(op, Decode | Select):
                 self._fail_request(session, op, session.error)
-            return []
+            return
+        if isinstance(op, Decode | Select):
+            self._queued[op.rid] = op.sid
+        if isinstance(op, Decode | Select | Fork):
+            session.encoding = op
+        elif isinstance(op, Extend):
+            try:
+                session.extend(op.parts, self.tokenizer, self.vocab_size)
+            except SgnbError as fault:
+                self._poison(session, error_info(fault))
+                return
+
+        def go_on() -> None:
+            session.job = session.encoding = None
+            self._pump(session)
+
+        job = self._jobs.start(self._encode(session, op), go_on, session.cost(op))
+        if job.done:
+            session.encoding = None
+        else:
+            session.job = job
+
+    def _encode(self, session: Session, op: SessionOp) -> Steps[None]:
+        """An op in steps. Ended between two of them its request was not sent, and its text is pending still."""
         try:
             if isinstance(op, Decode):
-                self._decode(session, op)
+                yield from self._decode(session, op)
             elif isinstance(op, Select):
-                self._select(session, op)
-            elif isinstance(op, Commit):
-                if ids := session.settle(self.tokenizer):
-                    self._to_scheduler(SessionCommit(sid=session.sid, ids=ids))
-            else:
-                session.extend(op.parts, self.tokenizer, self.vocab_size)
-                if ids := session.take_stable(self.tokenizer):
-                    self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
-        except (KeyboardInterrupt, SystemExit):
+                yield from self._select(session, op)
+            elif isinstance(op, Fork | Commit):
+                if session.error is None and (ids := (yield from session.settle(self.tokenizer))):
+                    kind = SessionCommit if isinstance(op, Commit) else SessionExtend
+                    self._to_scheduler(kind(sid=session.sid, ids=ids))
+            elif ids := (yield from session.take_stable(self.tokenizer)):
+                self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except (
             BaseException
@@ -407,61 +432,62 @@ class TokenizerManager:
             if not isinstance(fault, SgnbError):
                 log.exception("session %s", session.sid)
             if isinstance(op, Decode | Select):
+                self._queued.pop(op.rid, None)
                 self._fail_request(session, op, error_info(fault))
             else:
                 self._poison(session, error_info(fault))
-        return []
+        if isinstance(op, Fork):
+            self._fork(session, op)
 
-    def _fork(self, session: Session, op: Fork) -> list[Session]:
-        """Its children become copies. What can be settled of the pending text is, once for all of them."""
-        if session.error is None and session.pending:
-            try:
-                if ids := session.settle(self.tokenizer):
-                    self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
-            except Exception as fault:
-                log.exception("session %s", session.sid)
-                self._poison(session, error_info(fault))
+    def _fork(self, session: Session, op: Fork) -> None:
+        """Its children become copies, and what they queued can go on."""
         born = [child for child in map(self._sessions.get, op.children) if child is not None and child.unborn]
         if born:
             self._to_scheduler(SessionFork(sid=session.sid, children=[child.sid for child in born]))
         for child in born:
             child.become_copy(session)
-        return born
+        self._born += born
 
-    def _select(self, session: Session, op: Select) -> None:
-        settled, ids, options = session.take_options(op.options, self.tokenizer)
-        if settled:
-            self._to_scheduler(SessionExtend(sid=session.sid, ids=settled))
-        session.running = op.rid
-        self._requests[op.rid] = _Request(session.client, session.sid, False, tuple(op.options))
+    def _select(self, session: Session, op: Select) -> Steps[None]:
+        if ids := (yield from session.settle(self.tokenizer)):
+            self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
+        options = yield from session.take_options(op.options, self.tokenizer, self._renderer.render)
+        del self._queued[op.rid]
+        session.running, session.options = op.rid, options
+        self._requests[op.rid] = _Request(session.client, session.sid, False, options=tuple(op.options))
         self._to_scheduler(
             SessionSelect(
                 rid=op.rid,
                 sid=session.sid,
                 client=session.client,
-                ids=ids,
-                options=options,
+                ids=options.ids,
+                options=options.rests,
                 method=op.method,
+                keep=options.keep,
                 label=op.label,
                 priority=op.priority,
             )
         )
 
-    def _decode(self, session: Session, op: Decode) -> None:
-        ids = session.take(self.tokenizer)
+    def _decode(self, session: Session, op: Decode) -> Steps[None]:
+        prompt = yield from session.prompt(self.tokenizer, self._renderer.render)
+        del self._queued[op.rid]
         session.running = op.rid
-        self._requests[op.rid] = _Request(session.client, session.sid, op.label.name == GENERATE)
+        self._requests[op.rid] = _Request(
+            session.client, session.sid, op.label.name == GENERATE, prompt.notes
+        )
         self._to_scheduler(
             SessionDecode(
                 rid=op.rid,
                 sid=session.sid,
                 client=session.client,
-                ids=ids,
+                ids=prompt.ids,
                 params=op.params,
                 stops=[stop.encode() for stop in op.params.stop],
                 stop_token_ids=list(op.params.stop_token_ids),
                 eos_token_ids=session.stop_ids(self.tokenizer),
                 label=op.label,
+                keep=prompt.keep,
                 priority=op.priority,
             )
         )
@@ -484,8 +510,8 @@ class TokenizerManager:
             self._to_scheduler(SessionClose(sids=closed))
 
     def _needed(self, session: Session) -> bool:
-        """Whether a queued fork still waits for this session, so that it must not be closed yet."""
-        forks = [op for op in session.queue if isinstance(op, Fork)]
+        """Whether a fork still waits for this session, so that it must not be closed yet."""
+        forks = [op for op in (*session.queue, session.encoding) if isinstance(op, Fork)]
         return any((child := self._sessions.get(sid)) and child.unborn for op in forks for sid in op.children)
 
     def _close(self, session: Session) -> None:
@@ -496,7 +522,13 @@ class TokenizerManager:
             self._to_scheduler(SessionClose(sids=[session.sid]))
 
     def _drop_queued(self, session: Session, only: str | None = None) -> None:
-        """End queued generations of a session (or the one named); the text queued between them stays."""
+        """End generations of a session that are queued or being encoded (or the one named); the text between them stays."""
+        job, encoding = session.job, session.encoding
+        if job is not None and (only is None or getattr(encoding, "rid", None) == only):
+            self._jobs.cancel(job)
+            session.cancelled()
+            if encoding is not None:
+                session.queue.appendleft(encoding)  # it is ended as those that wait are
         kept = []
         for op in session.queue:
             if isinstance(op, Decode | Select) and only in (None, op.rid):
@@ -509,9 +541,6 @@ class TokenizerManager:
         session.queue.extend(kept)
 
     # ------------------------------------------------------------ errors and answers
-
-    def _owns(self, client: int, name: str) -> bool:
-        return name.startswith(f"c{client}.")
 
     def _poison(self, session: Session, error: ErrorInfo) -> None:
         """An op without a request failed: tell the client once."""
@@ -543,31 +572,3 @@ class TokenizerManager:
         outbox, self._outbox = self._outbox, {}
         for client, chunks in outbox.items():
             self._to_client(client, Chunks(incarnation=self._incarnation, items=chunks))
-
-
-def _check_options(op: Select) -> None:
-    """Refuse a select that has nothing to choose from, too much, or an unknown method."""
-    if not op.options:
-        raise RequestError("a select has no options", code="options", hint="Give at least one.")
-    if len(op.options) > MAX_OPTIONS:
-        raise LimitError(f"a select has {len(op.options)} options, at most {MAX_OPTIONS} are allowed")
-    if op.method not in METHODS:
-        raise RequestError(
-            f"choices_method {op.method!r} is not known",
-            code="method",
-            hint=f"Use one of {', '.join(METHODS)}.",
-        )
-    try:
-        size = sum(len(option.encode()) for option in op.options)
-    except UnicodeEncodeError as error:
-        raise RequestError(f"an option is not valid Unicode: {error.reason}", code="bad_text") from None
-    if size > MAX_PROMPT_BYTES:
-        raise LimitError(f"the options have {size} bytes, at most {MAX_PROMPT_BYTES} are allowed")
-
-
-def _foreign(what: str, name: str, client: int) -> ErrorInfo:
-    return error_info(
-        RequestError(
-            f"{what} id {name!r} is not this client's: its ids start with 'c{client}.'", code="foreign_id"
-        )
-    )

@@ -4,13 +4,15 @@ Tokenizer process; one per session, used by the manager. Text is only concatenat
 until it is long): a run of text between added tokens, raw ids and generations is tokenised as one string, however it
 was written. Spans keep apart what is parsed for added tokens (program text outside roles, the template's own text) and
 what is literal (user text in roles, ``sgl.text``, characters given back by a stop): an added token is found only inside
-parsed text, plain text next to each other is one run either way. No requests, no sockets.
+parsed text, plain text next to each other is one run either way. What is taken is removed when all of it has ids: steps
+that are ended before that have changed nothing. No requests, no sockets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sgnb.engine.tokenizer.steps import Steps
 from sgnb.engine.tokenizer.tokenizer import AddedToken, ModelTokenizer
 
 
@@ -73,14 +75,18 @@ class Pending:
         """True when raw ids come first: then nothing may be put before them."""
         return bool(self._items) and isinstance(self._items[0], list)
 
-    def take(self, tokenizer: ModelTokenizer, *, first: bool) -> list[int]:
-        """The ids of everything; nothing stays. ``first``: nothing came before in this session."""
-        ids = _encode(self._segments(tokenizer), tokenizer, first)
+    def clear(self) -> None:
+        """Drop everything."""
         self._items.clear()
         self.size = 0
+
+    def take(self, tokenizer: ModelTokenizer, *, first: bool) -> Steps[list[int]]:
+        """The ids of everything; nothing stays. ``first``: nothing came before in this session."""
+        ids = yield from _encode(self._segments(tokenizer), tokenizer, first)
+        self.clear()
         return ids
 
-    def take_stable(self, tokenizer: ModelTokenizer, *, first: bool) -> list[int]:
+    def take_stable(self, tokenizer: ModelTokenizer, *, first: bool) -> Steps[list[int]]:
         """The ids that no later text can change; the rest stays. May be empty."""
         if tokenizer.rule.hold:
             return []
@@ -97,9 +103,8 @@ class Pending:
             if tokenizer.rule.rstrip:
                 return []  # the token at the end may still take whitespace that follows
             segments.append(last)
-        ids = _encode(segments, tokenizer, first)
-        self._items.clear()
-        self.size = 0
+        ids = yield from _encode(segments, tokenizer, first)
+        self.clear()
         for piece, parse in rest:
             self.add_text(piece, parse=parse)
         return ids
@@ -133,11 +138,11 @@ class Pending:
         return out
 
 
-def _encode(segments: list[_Run | list[int]], tokenizer: ModelTokenizer, first: bool) -> list[int]:
+def _encode(segments: list[_Run | list[int]], tokenizer: ModelTokenizer, first: bool) -> Steps[list[int]]:
     ids: list[int] = []
     for number, segment in enumerate(segments):
         if isinstance(segment, _Run):
-            ids += tokenizer.encode_run(segment.text, first=first and number == 0)
+            ids += yield from tokenizer.encode_run(segment.text, first=first and number == 0)
         else:
             ids += segment
     return ids

@@ -1,7 +1,9 @@
 """A session as the tokenizer process knows it: pending text, the open turn, what waits behind a generation.
 
 Tokenizer process; used by ``manager.py`` alone, on its one thread. Turns parts (text, marks, ids) into pending text and
-pending text into ids: BOS, the default system turn and the assistant's stop token are decided here. It sends nothing.
+pending text into ids: BOS, the default system turn and the assistant's stop token are decided here. Where the chat
+template is not exact, the whole conversation is kept beside the pending text, and a prompt is what the template makes of
+it; the pending text is for what it cannot render. It sends nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +12,11 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 
 from sgnb.config import MAX_PROMPT_BYTES
+from sgnb.engine.tokenizer.borders import PIECE_CHARS
+from sgnb.engine.tokenizer.chat_template import TemplateFault
+from sgnb.engine.tokenizer.conversation import Conversation, Render
 from sgnb.engine.tokenizer.pending import Pending
+from sgnb.engine.tokenizer.steps import Job, Steps
 from sgnb.engine.tokenizer.tokenizer import AddedToken, ModelTokenizer
 from sgnb.errors import LimitError, RequestError, SgnbError
 from sgnb.messages import Commit, Decode, ErrorInfo, Extend, Fork, Ids, Mark, Part, Select, Text
@@ -20,8 +26,31 @@ EARLY_BYTES = 4096
 MAX_QUEUED_OPS = 16_384
 MAX_RETOKENISED_BYTES = 64 << 20
 """Pending text is tokenised once with every option of a select."""
+BLANK_NOTE = (
+    "The prompt ends with a space; most tokens begin with theirs, so the model continues worse. "
+    "Leave out the space before the generation."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a generation starts from: ids to append after a cut to ``keep`` (None: no cut), and notes for the user."""
+
+    ids: list[int]
+    keep: int | None = None
+    notes: tuple[str, ...] = ()
+
 
 SessionOp = Extend | Decode | Select | Fork | Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A select's prompt (as ``Prompt``, what all options begin with) and the rest of each option."""
+
+    ids: list[int]
+    rests: list[list[int]]
+    keep: int | None = None
 
 
 @dataclass(slots=True)
@@ -35,12 +64,23 @@ class Session:
     """Ops that wait for the request in flight, in order."""
     running: str | None = None
     """Request in flight."""
+    job: Job | None = None
+    """The op whose text is being encoded; later ones wait in the queue."""
+    encoding: Decode | Select | Fork | None = None
+    """That op, if it is more than text."""
+    options: Options | None = None
+    """Of the select in flight: what becomes of the session with its winner."""
     unborn: bool = False
     """Its fork waits in the parent's queue: its own ops wait for that."""
     closing: bool = False
     """Released, but a queued fork still needs what its requests give."""
     depth: int = 0
     """Forks above it."""
+    conversation: Conversation | None = None
+    """Only where the chat template is not exact, and until something came that it cannot render."""
+    blank_end: bool = False
+    """The program's last text ends with a space, and nothing came after it."""
+    notes: list[str] = field(default_factory=list)
     started: bool = False
     """Ids were sent: BOS, dummy prefix and default system turn are not due any more."""
     chat: bool = False
@@ -56,12 +96,14 @@ class Session:
     @property
     def busy(self) -> bool:
         """True while ops must wait."""
-        return self.unborn or self.running is not None
+        return self.unborn or self.running is not None or self.job is not None
 
     def become_copy(self, parent: Session) -> None:
-        """What a fork gives: pending text, turn, first cause of an error. Ops that came meanwhile stay queued."""
+        """What a fork gives: pending text, turns, first cause of an error. Ops that came meanwhile stay queued."""
         self.unborn = False
         self.pending = parent.pending.copy()
+        self.conversation = parent.conversation.copy() if parent.conversation is not None else None
+        self.blank_end, self.notes = parent.blank_end, parent.notes.copy()
         self.started, self.chat, self.role = parent.started, parent.chat, parent.role
         self.next_cut = parent.next_cut
         self.error = self.error or parent.error
@@ -89,9 +131,13 @@ class Session:
     def extend(self, parts: list[Part], tokenizer: ModelTokenizer, vocab_size: int) -> None:
         """Append parts to the pending text. RequestError for a wrong role or a wrong id."""
         for part in parts:
+            self.blank_end = self.blank_end and isinstance(part, Text)
             if isinstance(part, Text):
                 # Inside a turn user text is always literal: it can never form a special token.
                 self.pending.add_text(part.text, parse=not part.literal and self.role is None)
+                self.blank_end = part.text.endswith(" ") if part.text else self.blank_end
+                if self.conversation is not None:
+                    self.conversation.add_text(part.text)
             elif isinstance(part, Mark):
                 self._mark(part, tokenizer)
             else:
@@ -101,6 +147,8 @@ class Session:
                         f"input_ids holds {wrong}; legal ids are 0..{vocab_size - 1}", code="bad_ids"
                     )
                 self.pending.add_ids(part.ids)
+                if self.conversation is not None and part.ids:
+                    self.conversation.lost = True
 
     def _mark(self, mark: Mark, tokenizer: ModelTokenizer) -> None:
         template = tokenizer.template
@@ -125,32 +173,159 @@ class Session:
                     self.pending.add_text(template.default_system, parse=True)
             self.pending.add_text(role.prefix, parse=True)
             self.role = mark.role
+            if self.conversation is not None:
+                self.conversation.begin(mark.role)
             return
         if self.role != mark.role:
             raise RequestError(f"a turn of {mark.role!r} ends, but {self.role!r} is open", code="role")
         self.pending.add_text(role.suffix, parse=True)
         self.role = None
+        if self.conversation is not None:
+            self.conversation.end()
 
-    def take_stable(self, tokenizer: ModelTokenizer) -> list[int]:
+    def take_stable(self, tokenizer: ModelTokenizer) -> Steps[list[int]]:
         """Ids of long pending text up to the last safe space; empty when it is short or cannot be cut."""
-        if self.pending.size <= self.next_cut:
+        if self.pending.size <= self.next_cut or self._renders:
             return []
-        return self.settle(tokenizer)
+        return (yield from self.settle(tokenizer))
 
-    def settle(self, tokenizer: ModelTokenizer) -> list[int]:
-        """Ids of pending text up to the last safe space, however short it is; may be empty."""
-        ids = self._take(tokenizer, stable=True)
+    def settle(self, tokenizer: ModelTokenizer) -> Steps[list[int]]:
+        """Ids of pending text up to the last safe space, however short it is; empty where nothing can be cut, and for a
+        conversation that is rendered whole."""
+        if not self.pending or self._renders:
+            return []
+        ids = yield from self._take(tokenizer, stable=True)
         # Text that could not be cut is tried again when it has doubled, not at every op.
         self.next_cut = EARLY_BYTES + self.pending.size * (1 if ids else 2)
         return ids
 
-    def take(self, tokenizer: ModelTokenizer) -> list[int]:
-        """Ids of all that is pending, for a generation.
+    def cost(self, op: SessionOp) -> int:
+        """About how many bytes this op has encoded now."""
+        if isinstance(op, Select):
+            return (self.pending.size + 16) * len(op.options)
+        if isinstance(op, Fork | Commit):
+            return self.pending.size
+        return self.pending.size if isinstance(op, Decode) or self.pending.size > self.next_cut else 0
+
+    def cancelled(self) -> None:
+        """An encoding was ended between its pieces: its text stays pending, and is not tried again at every op."""
+        self.job = self.encoding = None
+        self.next_cut = EARLY_BYTES + 2 * self.pending.size
+
+    def prompt(self, tokenizer: ModelTokenizer, render: Render) -> Steps[Prompt]:
+        """What the next generation starts from; nothing stays pending. RequestError as ``take``."""
+        found: Prompt | None = None
+        if self.conversation is not None and self.conversation.lost and self.conversation.turns:
+            self.conversation = None
+            self.notes.append(
+                f"The chat template of {tokenizer.name} has no place for text outside of turns; from here on this "
+                "conversation is put together from the template's prefixes and suffixes."
+            )
+        if self._renders:
+            found = yield from self._rendered(tokenizer, render)
+        if found is None:
+            found = Prompt((yield from self.take(tokenizer)))
+        if self.conversation is not None:
+            self.conversation.sent(found.ids, found.keep)
+        notes = (*self.notes, BLANK_NOTE) if self.blank_end else tuple(self.notes)
+        self.notes.clear()
+        self.blank_end = False
+        return Prompt(found.ids, found.keep, notes)
+
+    @property
+    def _renders(self) -> bool:
+        """True when the prompt is what the template makes of the whole conversation."""
+        return self.conversation is not None and not self.conversation.lost and bool(self.conversation.turns)
+
+    def _rendered(self, tokenizer: ModelTokenizer, render: Render) -> Steps[Prompt | None]:
+        """The whole conversation's prompt after the ids it has in common with the session; None, with a note, if the
+        template fails."""
+        assert self.conversation is not None
+        try:
+            ids = yield from self.conversation.prompt(tokenizer, render)
+        except TemplateFault as fault:
+            self.notes.append(
+                f"The chat template of {tokenizer.name} does not render this conversation ({fault}); "
+                "what is new of it is put together from the template's prefixes and suffixes."
+            )
+            return None
+        if not ids:
+            return None
+        if tokenizer.bos is not None and ids[0] != tokenizer.bos:
+            ids = [tokenizer.bos, *ids]
+        common = self.conversation.common(ids)
+        self.pending.clear()
+        self.started = True
+        return Prompt(ids[common:], common if common < len(self.conversation.ids) else None)
+
+    def take_options(self, options: list[str], tokenizer: ModelTokenizer, render: Render) -> Steps[Options]:
+        """Every option tokenised with what is pending, and what all begin with. Nothing is taken: the text stays pending
+        until there is a winner (``end_options``).
+
+        A prompt that leaves nothing before the first scored token starts as an empty one does. After a prompt that a
+        template has rendered, options are tokenised by themselves.
+        """
+        if self.pending.size * len(options) > MAX_RETOKENISED_BYTES:
+            raise LimitError(
+                f"{len(options)} options after {self.pending.size} bytes of text that cannot be cut are too much",
+                hint="Put a space, a generation or a turn before the select, or give fewer options.",
+            )
+        base = replace(self, pending=self.pending.copy(), queue=deque(), notes=[], job=None)
+        rendered: Prompt | None = None
+        if self._renders:
+            rendered = yield from base._rendered(tokenizer, render)
+        whole, spent = [], 0
+        for option in options:
+            trial = replace(base, pending=base.pending.copy())
+            trial.pending.add_text(option, parse=self.role is None)
+            whole.append((yield from trial._take(tokenizer, stable=False)))
+            spent += base.pending.size + len(option)
+            if spent > PIECE_CHARS:
+                spent = 0
+                yield None
+        common = _common_length(whole)
+        before = rendered.ids if rendered is not None else []
+        if not base.started and common - (common == min(map(len, whole))) <= 0:
+            before = tokenizer.start_ids
+            if not before:
+                raise RequestError(
+                    f"the prompt is empty, and {tokenizer.name} has no token to start from",
+                    code="empty_prompt",
+                    hint="Put some text before the select.",
+                )
+        keep = rendered.keep if rendered is not None else None
+        return Options([*before, *whole[0][:common]], [ids[common:] for ids in whole], keep)
+
+    def end_options(self, index: int, text: str) -> None:
+        """The select in flight chose this option: it and what was pending are part of the session's ids now."""
+        assert self.options is not None
+        self.pending.clear()
+        self.started, self.blank_end = True, False
+        self.next_cut = EARLY_BYTES
+        if self.conversation is not None:
+            self.conversation.sent([*self.options.ids, *self.options.rests[index]], self.options.keep)
+            self.conversation.add_text(text)
+
+    def sampled(self, ids: list[int]) -> None:
+        """Output of the generation in flight."""
+        if self.conversation is not None:
+            self.conversation.sampled(ids)
+
+    def finished(self, kept: int, leftover: str, tokenizer: ModelTokenizer) -> None:
+        """The generation has ended with so many tokens kept; ``leftover``: kept characters that no kept token covers."""
+        self.running = self.options = None
+        # Model text, so always literal.
+        self.pending.add_text(leftover, parse=False)
+        if self.conversation is not None:
+            self.conversation.finished(kept, leftover, tokenizer)
+
+    def take(self, tokenizer: ModelTokenizer) -> Steps[list[int]]:
+        """Ids of all that is pending.
 
         An empty prompt starts from BOS, or from the model's first EOS token where it has no BOS; a model with neither
         refuses it (RequestError ``empty_prompt``).
         """
-        ids = self._take(tokenizer, stable=False)
+        ids = yield from self._take(tokenizer, stable=False)
         self.next_cut = EARLY_BYTES
         if not ids and not self.started:
             ids = tokenizer.start_ids
@@ -163,47 +338,11 @@ class Session:
             self.started = True
         return ids
 
-    def take_options(
-        self, options: list[str], tokenizer: ModelTokenizer
-    ) -> tuple[list[int], list[int], list[list[int]]]:
-        """(settled ids, ids that all options begin with, the rest of each), every option tokenised with what is pending.
-
-        The settled ones are taken; the rest stays pending until the winner is known (``end_options``). A prompt that leaves
-        nothing before the first scored token starts as an empty one does.
-        """
-        settled = self.settle(tokenizer) if self.pending else []
-        if self.pending.size * len(options) > MAX_RETOKENISED_BYTES:
-            raise LimitError(
-                f"{len(options)} options after {self.pending.size} bytes of text that cannot be cut are too much",
-                hint="Put a space, a generation or a turn before the select, or give fewer options.",
-            )
-        whole = []
-        for option in options:
-            trial = replace(self, pending=self.pending.copy(), queue=deque())
-            trial.pending.add_text(option, parse=self.role is None)
-            whole.append(trial._take(tokenizer, stable=False))
-        common = _common_length(whole)
-        if not self.started and common - (common == min(map(len, whole))) <= 0:
-            if not tokenizer.start_ids:
-                raise RequestError(
-                    f"the prompt is empty, and {tokenizer.name} has no token to start from",
-                    code="empty_prompt",
-                    hint="Put some text before the select.",
-                )
-            return settled, [*tokenizer.start_ids, *whole[0][:common]], [ids[common:] for ids in whole]
-        return settled, whole[0][:common], [ids[common:] for ids in whole]
-
-    def end_options(self) -> None:
-        """There is a winner: what was pending is part of the session's ids now."""
-        self.pending = Pending()
-        self.started = True
-        self.next_cut = EARLY_BYTES
-
-    def _take(self, tokenizer: ModelTokenizer, *, stable: bool) -> list[int]:
+    def _take(self, tokenizer: ModelTokenizer, *, stable: bool) -> Steps[list[int]]:
         first = not self.started
         raw = self.pending.opens_with_ids()
         take = self.pending.take_stable if stable else self.pending.take
-        ids = take(tokenizer, first=first and not raw)
+        ids = yield from take(tokenizer, first=first and not raw)
         if first and ids:
             self.started = True
             # Exactly one BOS: ours, unless the text already begins with it; a template's own counts as text would.

@@ -25,9 +25,12 @@ from typing import Any
 from sgnb.engine.model_executor.gguf import GGUFReader
 from sgnb.engine.model_store import ModelPath, cache_dir
 from sgnb.engine.tokenizer import byte_table, gguf_tokenizer, literal_twin
-from sgnb.engine.tokenizer.borders import BorderRule, Encode, check_rule, encode_long, make_rule
-from sgnb.engine.tokenizer.chat_template import CHATML, TurnTemplate, read_template, write_atomic
+from sgnb.engine.tokenizer.borders import BorderRule, Encode, check_rule, encode_steps, make_rule
+from sgnb.engine.tokenizer.cache_file import read_cached, write_cached
+from sgnb.engine.tokenizer.chat_template import CHATML, TurnTemplate, read_template
+from sgnb.engine.tokenizer.steps import Steps, run_steps
 from sgnb.errors import ModelFileError
+from sgnb.messages import ModelInfo, SchedulerReady
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,8 @@ class ModelTokenizer:
     dummy: literal_twin.DummyPrefix
     chat_template: str | None
     template: TurnTemplate
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """What the chat template is rendered with: ``bos_token`` and the like."""
     _by_text: dict[str, AddedToken] = field(init=False)
     _split: re.Pattern[str] | None = field(init=False)
 
@@ -109,8 +114,8 @@ class ModelTokenizer:
             parts.append(text[start:])
         return parts
 
-    def encode_run(self, text: str, *, first: bool = False) -> list[int]:
-        """Ids of literal text. ``first``: it is the start of a session, so the dummy prefix is due."""
+    def encode_run(self, text: str, *, first: bool = False) -> Steps[list[int]]:
+        """Ids of literal text, in steps. ``first``: it is the start of a session, so the dummy prefix is due."""
         if (
             first
             and text
@@ -118,21 +123,48 @@ class ModelTokenizer:
             and (self.dummy == "always" or not text.startswith((" ", byte_table.BLANK)))
         ):
             text = " " + text
-        return encode_long(text, self.rule, self.encode_plain)
+        return (yield from encode_steps(text, self.rule, self.encode_plain))
 
     def encode(self, text: str, *, parse: bool = True, first: bool = True) -> list[int]:
         """Ids of one whole text, without BOS. ``parse``: added tokens in it count; else they stay text."""
+        return run_steps(self.encode_steps(text, parse=parse, first=first))
+
+    def encode_steps(self, text: str, *, parse: bool = True, first: bool = True) -> Steps[list[int]]:
+        """``encode`` that gives way after each piece of a long text."""
         ids: list[int] = []
         for part in self.split_added(text) if parse else [text]:
             if isinstance(part, AddedToken):
                 ids.append(part.id)
             else:
-                ids += self.encode_run(part, first=first and not ids)
+                ids += yield from self.encode_run(part, first=first and not ids)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids by the table, special tokens included; for messages and tests."""
         return b"".join(self.table[i] for i in ids).decode("utf-8", "replace")
+
+
+def model_info(
+    tokenizer: ModelTokenizer, *, model: str, path: str, runner: str, ready: SchedulerReady
+) -> ModelInfo:
+    """What clients are told of the model."""
+    template = tokenizer.template
+    return ModelInfo(
+        model=model,
+        path=path,
+        runner=runner,
+        vocab_size=ready.vocab_size,
+        context_length=ready.context_length,
+        max_total_tokens=ready.max_total_tokens,
+        dtype=ready.dtype,
+        device=ready.device,
+        attention_backend=ready.attention_backend,
+        eos_token_ids=tokenizer.eos_token_ids,
+        roles=template.roles,
+        default_system=template.default_system,
+        template_exact=template.exact,
+        template_hash=template.hash,
+    )
 
 
 def _stands_alone(text: str, match: re.Match[str]) -> bool:
@@ -157,19 +189,14 @@ def _read_gguf(path: Path, cache: Path) -> dict[str, Any]:
     stat = path.stat()
     key = f"{path.resolve()}\0{stat.st_size}\0{stat.st_mtime_ns}\0{gguf_tokenizer.CONVERTER_VERSION}"
     digest = hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-    stored = cache / f"{path.stem}-{digest}.json"
-    try:
-        source: dict[str, Any] = json.loads(stored.read_bytes())
-        if source["format"] == gguf_tokenizer.CONVERTER_VERSION:
-            return source
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("%s: not usable, it is made again: %s", stored, error)
+    stored = cache / f"{path.stem}-{digest}.cached"
+    content = read_cached(stored)
+    if content is not None:
+        found: dict[str, Any] = json.loads(content)  # what we wrote ourselves, byte for byte
+        return found
     with GGUFReader(path) as reader:
         source = gguf_tokenizer.convert(reader.metadata, str(path))
-    source["format"] = gguf_tokenizer.CONVERTER_VERSION
-    write_atomic(stored, json.dumps(source, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    write_cached(stored, json.dumps(source, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     return source
 
 
@@ -302,6 +329,7 @@ def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = N
         dummy=dummy,
         chat_template=chat_template,
         template=template,
+        variables=variables,
     )
 
 

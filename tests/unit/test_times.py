@@ -1,0 +1,132 @@
+"""The split of a run's wall time."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+import sgnb as sgl
+from sgnb.backends.mock import HANG, MockBackend
+from sgnb.errors import EngineDied
+from sgnb.runtime import events as ev
+from sgnb.runtime.times import split_times
+
+
+def meta(queue: float, prefill: float, decode: float) -> dict[str, object]:
+    return {
+        "queue_time": queue,
+        "prefill_time": prefill,
+        "decode_time": decode,
+        "e2e_latency": queue + prefill + decode,
+    }
+
+
+def entries(*timed: tuple[float, ev.Event]) -> list[ev.Entry]:
+    return [ev.Entry(number, when, event) for number, (when, event) in enumerate(timed)]
+
+
+def queued(rid: str) -> ev.GenQueued:
+    return ev.GenQueued(0, rid, "x", 1, 8)
+
+
+def test_one_generation_has_the_engines_durations_and_python_is_the_rest() -> None:
+    log = entries((10.1, queued("a")), (11.0, ev.GenDone("a", meta(0.2, 0.3, 0.4))))
+    split = split_times(log, 10.0, 11.05)
+    assert list(split) == ["queue", "prefill", "decode", "python"]
+    assert split == pytest.approx({"queue": 0.2, "prefill": 0.3, "decode": 0.4, "python": 0.15})
+
+
+def test_generations_side_by_side_never_count_twice() -> None:
+    log = entries(
+        (0.0, queued("a")),
+        (0.0, queued("b")),
+        (0.0, queued("c")),
+        (1.0, ev.GenDone("a", meta(0.1, 0.1, 0.8))),
+        (1.5, ev.GenDone("b", meta(0.1, 0.1, 1.3))),
+        (2.0, ev.GenDone("c", meta(1.7, 0.1, 0.2))),
+    )
+    split = split_times(log, 0.0, 2.0)
+    assert split == pytest.approx({"queue": 0.3, "prefill": 0.2, "decode": 1.5, "python": 0.0})
+    assert sum(split.values()) == pytest.approx(2.0)
+
+
+def test_generations_in_turn_add_up_with_the_python_between() -> None:
+    log = entries(
+        (0.0, queued("a")),
+        (1.0, ev.GenDone("a", meta(0.0, 0.5, 0.5))),
+        (3.0, queued("b")),
+        (4.0, ev.GenDone("b", meta(0.0, 0.25, 0.75))),
+    )
+    split = split_times(log, 0.0, 4.0)
+    assert split == pytest.approx({"queue": 0.0, "prefill": 0.75, "decode": 1.25, "python": 2.0})
+
+
+def test_without_durations_of_the_engine_the_events_tell() -> None:
+    log = entries(
+        (0.0, queued("a")),
+        (0.5, ev.GenStarted("a")),
+        (0.7, ev.GenDelta("a", "text", 1)),
+        (1.0, ev.GenDone("a", {"completion_tokens": 1})),
+        (1.0, queued("b")),
+        (2.0, ev.GenFailed("b", EngineDied("gone"))),
+    )
+    split = split_times(log, 0.0, 2.0)
+    assert split == pytest.approx({"queue": 1.5, "prefill": 0.2, "decode": 0.3, "python": 0.0})
+
+
+def test_durations_that_cannot_be_are_cut_to_the_run() -> None:
+    """Clocks of two processes: an engine's duration may exceed what this side saw."""
+    log = entries((0.9, queued("a")), (1.0, ev.GenDone("a", meta(5.0, 5.0, 5.0))))
+    assert split_times(log, 0.0, 1.0) == pytest.approx(
+        {"queue": 0.0, "prefill": 0.0, "decode": 0.1, "python": 0.9}
+    )
+
+
+def test_the_start_of_an_engine_is_not_python() -> None:
+    log = entries(
+        (0.0, ev.RunStarted("[1]", "1", "m")),
+        (5.0, ev.StateOpened(0, "")),
+        (5.0, queued("a")),
+        (6.0, ev.GenDone("a", meta(0, 0, 1))),
+    )
+    split = split_times(log, 0.0, 6.0)
+    assert split == pytest.approx({"start": 5.0, "queue": 0.0, "prefill": 0.0, "decode": 1.0, "python": 0.0})
+    assert next(iter(split)) == "start"
+
+
+def finished(log: ev.EventLog) -> ev.RunFinished:
+    (event,) = [entry.event for entry in log.since(0) if isinstance(entry.event, ev.RunFinished)]
+    return event
+
+
+def test_a_run_ends_with_its_split() -> None:
+    @sgl.function
+    def two(s):
+        s += "a" + sgl.gen("x")
+        time.sleep(0.2 if s["x"] else 0)
+        s += sgl.gen("y")
+
+    backend = MockBackend("one two three four", delay=0.01)
+    run = two.run_async(backend=backend)
+    run.result(20)
+    end = finished(run.log)
+    assert set(end.times) >= {"queue", "prefill", "decode", "python"}
+    assert sum(end.times.values()) == pytest.approx(end.seconds, abs=1e-6)
+    assert end.times["python"] >= 0.19 and end.times["decode"] > 0
+    backend.shutdown()
+
+
+def test_a_stopped_run_has_a_split_too() -> None:
+    @sgl.function
+    def slow(s):
+        s += sgl.gen("x")
+
+    backend = MockBackend(HANG)
+    run = slow.run_async(backend=backend)
+    run.log.wait(3, 10)
+    run.cancel()
+    end = finished(run.log)
+    assert end.status == "stopped"
+    assert sum(end.times.values()) == pytest.approx(end.seconds, abs=1e-6)
+    backend.shutdown()
