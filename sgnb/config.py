@@ -58,7 +58,16 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_prefill_tokens: int = 16_384
     schedule_policy: Literal["lpm", "fcfs", "random", "dfs-weight", "lof", "priority"] = "lpm"
     schedule_conservativeness: float = 1.0
+    prefill_decode_interval: int = 1
+    """Most prefill steps in a row while streams run: then they all draw a token."""
+    enable_mixed_chunk: bool = False
+    """Running streams draw their token in the same step as a prefill, not in one of their own."""
+    decode_quantum: int = 0
+    """Tokens a stream draws before it may be suspended for one that waits; 0: until it ends."""
     disable_radix_cache: bool = False
+    radix_eviction_policy: Literal["lru", "lfu", "slru", "fifo", "priority"] = "lru"
+    allocator_order: Literal["lifo", "lowest"] = "lifo"
+    """Which free KV slots are taken first: the last freed, or the lowest numbers."""
     page_size: int = 1
     random_seed: int = 0
     threads: int | None = None
@@ -81,6 +90,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             ("max_running_requests", 1),
             ("max_queued_requests", 1),
             ("max_prefill_tokens", 1),
+            ("prefill_decode_interval", 1),
+            ("decode_quantum", 0),
         ):
             value: int = getattr(self, field)
             if value < low:

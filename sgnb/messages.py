@@ -188,6 +188,8 @@ class Decode(Wire, frozen=True, kw_only=True, tag="decode"):
     sid: str
     params: SamplingParams
     label: Label = Label()
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 class Select(Wire, frozen=True, kw_only=True, tag="select"):
@@ -203,6 +205,8 @@ class Select(Wire, frozen=True, kw_only=True, tag="select"):
     method: str
     """``token_length_normalized``, ``greedy_token_selection`` or ``unconditional_likelihood_normalized``."""
     label: Label = Label()
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 class Fork(Wire, frozen=True, kw_only=True, tag="fork"):
@@ -413,6 +417,41 @@ class SessionDecode(Wire, frozen=True, kw_only=True, tag="s.decode"):
     eos_token_ids: list[int]
     label: Label
     keep: int | None = None
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
+
+
+class SessionFork(Wire, frozen=True, kw_only=True, tag="s.fork"):
+    """Open ``children`` as copies of ``sid``: its ids and its owner. Nothing is copied in the KV pool."""
+
+    sid: str
+    children: list[str]
+
+
+class SessionSelect(Wire, frozen=True, kw_only=True, tag="s.select"):
+    """Score options: ``ids`` is what all of them have in common with what was pending, ``options`` the rest of each.
+
+    The session's ids change only with a winner: then ``ids`` and the winner's rest are appended.
+    """
+
+    rid: str
+    sid: str
+    client: int
+    ids: list[int]
+    options: list[list[int]]
+    method: str
+    keep: int | None = None
+    """With a winner, the session's ids are cut to so many before; None: all stay."""
+    label: Label = Label()
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
+
+
+class SessionCommit(Wire, frozen=True, kw_only=True, tag="s.commit"):
+    """Append settled ids and compute them now, in the background: nothing waits for it and nothing is answered."""
+
+    sid: str
+    ids: list[int]
 
 
 class SessionClose(Wire, frozen=True, kw_only=True, tag="s.close"):
@@ -458,6 +497,9 @@ SchedulerInput = (
     SessionOpen
     | SessionExtend
     | SessionDecode
+    | SessionFork
+    | SessionSelect
+    | SessionCommit
     | SessionClose
     | AbortReqs
     | ClientGone
@@ -483,6 +525,8 @@ class ReqOutput(Wire, frozen=True, kw_only=True):
     meta: RequestMeta | None = None
     leftover: bytes = b""
     """With the last one: kept bytes beyond the last kept token; they become literal pending text of the session."""
+    choice: Choice | None = None
+    """With the last one of a select that has a winner."""
     prompt_ids: list[int] = []
     output_ids: list[int] = []
 
@@ -563,6 +607,11 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     """Ids that must not be drawn now (EOS and stop ids below min_new_tokens)."""
     bitmask: bytes | None = None
     """The grammar's mask, B × ceil(vocab/32) little-endian int32; None: no grammar in the batch."""
+    drawn_ids: list[list[int] | None] = []
+    """Of each row whose scores are penalised for them, the output tokens so far; empty when no row is."""
+    score_targets: list[list[int] | None] = []
+    """Of each row, empty when no row is scored: the token whose raw log-probability is wanted after each new token, so as
+    many as ``extend_lens``; None: not scored. A scored row draws nothing."""
 
 
 class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
@@ -575,6 +624,8 @@ class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
     """Rows whose logits were not finite: they fail alone, their KV is not cached."""
     forward_seconds: float
     sample_seconds: float
+    scores: list[list[float] | None] = []
+    """Aligned with ``score_targets``; None where nothing was asked or the row is bad."""
 
 
 # ---------------------------------------------------------------- telemetry
@@ -606,6 +657,21 @@ class EngineStats(Wire, frozen=True, kw_only=True, tag="stats"):
     evicted_tokens_total: int
 
 
+class Match(Wire, frozen=True, kw_only=True):
+    """What the cache had of a prompt, told once, at the match. Lengths in tokens."""
+
+    matched: int
+    node: int
+    """The node in which the match ended; 0: the root."""
+    cause: Literal["hit", "disabled", "cold", "short", "evicted", "flushed", "diverged"]
+    """Why no more: all there was to find; the cache is off; nothing begins like this; what is cached ends here; it was there
+    and made room; it was flushed; what is cached goes on differently."""
+    diverged_at: int = -1
+    """Position of the first token that differs."""
+    equal_again: int = 0
+    """Tokens right behind it that agree again."""
+
+
 class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
     """A request changed state. Lengths and ids only, never text or token ids."""
 
@@ -618,9 +684,93 @@ class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
     cached_tokens: int = 0
     completion_tokens: int = 0
     reason: str = ""
+    """Of ``retracted``: ``kv_full``, ``priority``, ``quantum``; of ``finished``: the finish type or error code."""
+    match: Match | None = None
+    """Of ``admitted``."""
 
 
-TelemetryEvent = EngineStats | RequestEvent
+class StepRow(Wire, frozen=True, kw_only=True):
+    """One row of a step: how many new tokens it computes after how many that have KV."""
+
+    rid: str
+    kind: Literal["prefill", "decode", "score"]
+    tokens: int
+    prefix: int
+
+
+class StepNote(Wire, frozen=True, kw_only=True):
+    """A decision of the pass, with its numbers: what was needed and what there was, in ``unit``."""
+
+    rid: str
+    what: Literal["admitted", "deferred", "retracted", "suspended"]
+    reason: str
+    """``fits``; ``leader`` (its prefix is being computed by ``leader``), ``kv``, ``rows``, ``chunk``, ``input``;
+    ``kv_full``; ``priority``, ``quantum``."""
+    unit: str = ""
+    needs: int = 0
+    has: int = 0
+    leader: str = ""
+
+
+class StepEvent(Wire, frozen=True, kw_only=True, tag="step"):
+    """One forward pass and the decisions before it. Times in seconds; counts in slots or requests, before the pass."""
+
+    time: float
+    step: int
+    mode: Literal["extend", "decode", "mixed", "score"]
+    rows: list[StepRow]
+    notes: list[StepNote] = []
+    schedule_seconds: float = 0.0
+    forward_seconds: float = 0.0
+    sample_seconds: float = 0.0
+    process_seconds: float = 0.0
+    exposed_host_seconds: float = 0.0
+    """Host time in which the runner had nothing to do: inline, all of it but the pass itself."""
+    free: int = 0
+    evictable: int = 0
+    running: int = 0
+    queued: int = 0
+    new_token_ratio: float = 0.0
+    drawn: int = 0
+    bad_rows: int = 0
+    wasted_rows: int = 0
+    """Rows whose request had ended before their result came."""
+
+
+class RadixEvent(Wire, frozen=True, kw_only=True, tag="radix"):
+    """The tree changed. A node covers tokens ``start … start + length`` of its prefix."""
+
+    time: float
+    kind: Literal["insert", "split", "evict", "flush", "pin", "unpin"]
+    node: int
+    parent: int
+    start: int
+    length: int
+    for_rid: str = ""
+    """Of insert and evict: whose tokens, or for whom room was made."""
+    policy: str = ""
+    """Of evict."""
+    next: list[int] = []
+    """Of the last evict that one need of slots caused: the nodes that would go next, at most six."""
+
+
+class SlotRun(Wire, frozen=True, kw_only=True, array_like=True):
+    """Slots ``start … start + count``; ``owner``: a request id, or ``node:<id>`` for the tree's, or empty: free."""
+
+    owner: str
+    start: int
+    count: int
+
+
+class KVDelta(Wire, frozen=True, kw_only=True, tag="kv"):
+    """Slots that changed hands since the last one, in order; a later run overrides an earlier one."""
+
+    time: float
+    step: int
+    runs: list[SlotRun]
+
+
+TelemetryEvent = EngineStats | RequestEvent | StepEvent | RadixEvent | KVDelta
 
 
 class Numbered(Wire, frozen=True, kw_only=True):

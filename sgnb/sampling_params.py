@@ -18,21 +18,13 @@ from sgnb.errors import LimitError
 
 LATER = (
     "n",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
     "regex",
     "json_schema",
     "ebnf",
 )
 """Names SGLang knows and this version does not do yet: refused by name, never ignored."""
-_NEUTRAL: dict[str, Any] = {
-    "n": 1,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "repetition_penalty": 1.0,
-}
+_NEUTRAL: dict[str, Any] = {"n": 1}
+MAX_BIASED = 1024
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -47,10 +39,23 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     top_p: float = 1.0
     top_k: int = -1
     min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    """Taken off a token's score for each time the output has it."""
+    presence_penalty: float = 0.0
+    """Taken off the score of every token the output has."""
+    repetition_penalty: float = 1.0
+    """Divides the scores above 0 (multiplies those below) of every token that prompt or output has."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token id, what is added to its score); ``make`` takes SGLang's dict."""
     seed: int | None = None
     ignore_eos: bool = False
     return_logprob: bool = False
     top_logprobs_num: int = 0
+
+    @property
+    def penalised(self) -> bool:
+        """True when scores depend on the tokens so far."""
+        return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1.0
 
     @property
     def greedy(self) -> bool:
@@ -76,7 +81,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for key in ("stop", "stop_token_ids"):
             if isinstance(given.get(key), list):
                 given[key] = tuple(given[key])
-        for key in ("temperature", "top_p", "min_p"):
+        if "logit_bias" in given:
+            given["logit_bias"] = _bias(given["logit_bias"])
+        for key in (
+            *("temperature", "top_p", "min_p", "frequency_penalty"),
+            *("presence_penalty", "repetition_penalty"),
+        ):
             if type(given.get(key)) is int:
                 given[key] = float(given[key])
         try:
@@ -96,6 +106,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise LimitError(f"top_p must be in (0, 1], not {self.top_p}")
         if not 0 <= self.min_p <= 1:
             raise LimitError(f"min_p must be in 0..1, not {self.min_p}")
+        for key in ("frequency_penalty", "presence_penalty"):
+            if not -2 <= getattr(self, key) <= 2:
+                raise LimitError(f"{key} must be in -2..2, not {getattr(self, key)}")
+        if not 0 < self.repetition_penalty <= 2:
+            raise LimitError(f"repetition_penalty must be in (0, 2], not {self.repetition_penalty}")
+        if len(self.logit_bias) > MAX_BIASED:
+            raise LimitError(f"logit_bias has {len(self.logit_bias)} ids, at most {MAX_BIASED} are allowed")
+        for token, bias in self.logit_bias:
+            if not -1000 <= bias <= 1000:
+                raise LimitError(f"logit_bias of id {token} must be in -1000..1000, not {bias}")
         if self.top_k != -1 and self.top_k < 1:
             raise LimitError(f"top_k must be -1 (all) or at least 1, not {self.top_k}")
         if self.seed is not None and not 0 <= self.seed < 2**63:
@@ -122,3 +142,19 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for token in self.stop_token_ids:
             if not 0 <= token < vocab_size:
                 raise LimitError(f"stop_token_ids holds {token}; legal ids are 0..{vocab_size - 1}")
+        for token, _ in self.logit_bias:
+            if not 0 <= token < vocab_size:
+                raise LimitError(f"logit_bias holds id {token}; legal ids are 0..{vocab_size - 1}")
+
+
+def _bias(value: Any) -> tuple[tuple[int, float], ...]:
+    """Ids as whole numbers or, as SGLang writes them, strings of digits."""
+    if not isinstance(value, Mapping):
+        raise LimitError(f"logit_bias must be a dict of token id to bias, not {type(value).__name__}")
+    out = {}
+    for token, bias in value.items():
+        text = str(token) if not isinstance(token, bool) else ""
+        if not text.lstrip("-").isdecimal() or isinstance(bias, bool) or not isinstance(bias, int | float):
+            raise LimitError(f"logit_bias must map token ids to numbers, not {token!r} to {bias!r}")
+        out[int(text)] = float(bias)
+    return tuple(out.items())

@@ -24,6 +24,8 @@ from sgnb.config import EngineArgs
 from sgnb.errors import EngineDied, EngineError, EngineStartError, SgnbError
 from sgnb.lang.instruction import Block
 from sgnb.lang.instruction import Decode as DecodeInstruction
+from sgnb.lang.instruction import Fork as ForkInstruction
+from sgnb.lang.instruction import Select as SelectInstruction
 from sgnb.messages import Abort, EngineStats, ModelInfo, Progress, Release, TelemetryEvent
 from sgnb.messages import Block as WireBlock
 from sgnb.transport import encode
@@ -232,8 +234,10 @@ class Engine(Backend):
             if info is not None and isinstance(op, DecodeInstruction):
                 op.params.check_model(info.vocab_size)
         frame = encode(WireBlock(incarnation=self._incarnation(), ops=to_wire(block)))
-        rids = [op.rid for op in block.instructions if isinstance(op, DecodeInstruction)]
+        rids = [op.rid for op in block.instructions if isinstance(op, DecodeInstruction | SelectInstruction)]
         sids = {op.sid for op in block.instructions}
+        for op in block.instructions:
+            sids.update(op.children if isinstance(op, ForkInstruction) else ())
         self.client.submit(frame, rids, sids, SinkWaiter(sink))
         self.note_state()
 
@@ -280,6 +284,31 @@ class Engine(Backend):
         self._usable()
         self.wait_ready()
         return Generation(self, prompt, input_ids, sampling_params).run()
+
+    def set(self, **knobs: Any) -> dict[str, Any]:
+        """Change live knobs of the scheduler (``schedule_policy="fcfs"``, …), all or none; returns all that are live.
+        LimitError names what is wrong."""
+        return self.client.control("set", knobs)
+
+    def pause(self) -> dict[str, Any]:
+        """Take no further step until ``resume`` (``step`` takes some); requests are still received."""
+        return self.client.control("pause")
+
+    def step(self, count: int = 1) -> dict[str, Any]:
+        """Let a paused scheduler take ``count`` steps."""
+        return self.client.control("step", {"count": count})
+
+    def resume(self) -> dict[str, Any]:
+        """Undo ``pause``."""
+        return self.client.control("resume")
+
+    def memory(self) -> dict[str, Any]:
+        """Free KV slots, in how many runs, the longest, and what is pinned; in slots."""
+        return self.client.control("memory")
+
+    def history(self, from_seq: int = 1, limit: int = 1000) -> dict[str, Any]:
+        """Numbered telemetry events that the engine still has, oldest first, and the number of the last there is."""
+        return self.client.control("history", {"from_seq": from_seq, "limit": limit})
 
     def stats(self) -> dict[str, Any]:
         """Live numbers, with SGLang's metric names."""

@@ -12,16 +12,20 @@ from sgnb.backends.client import make_error
 from sgnb.errors import RequestError, SgnbError
 from sgnb.lang import instruction as lang
 from sgnb.messages import (
+    Choice,
     Chunk,
+    Commit,
     Decode,
     Extend,
     Finish,
+    Fork,
     Init,
     Label,
     Mark,
     Op,
     Part,
     RequestMeta,
+    Select,
     Text,
     TokenLogprob,
 )
@@ -37,9 +41,22 @@ def _op(op: lang.Instruction) -> Op:
         return Init(sid=op.sid, extra_key=op.extra_key)
     if isinstance(op, lang.Extend):
         return Extend(sid=op.sid, parts=[_part(part) for part in op.parts])
+    if isinstance(op, lang.Fork):
+        return Fork(sid=op.sid, children=list(op.children))
+    if isinstance(op, lang.Commit):
+        return Commit(sid=op.sid)
     line = op.position.line if op.position else 0
     label = Label(cell=op.cell, branch=op.branch, name=op.name, line=line)
-    return Decode(rid=op.rid, sid=op.sid, params=op.params, label=label)
+    if isinstance(op, lang.Select):
+        return Select(
+            rid=op.rid,
+            sid=op.sid,
+            options=list(op.options),
+            method=op.method,
+            label=label,
+            priority=op.priority,
+        )
+    return Decode(rid=op.rid, sid=op.sid, params=op.params, label=label, priority=op.priority)
 
 
 def _part(part: lang.Part) -> Part:
@@ -80,6 +97,8 @@ class SinkWaiter:
             )
             return Failed(error, rid=chunk.rid)
         meta = to_meta_info(chunk.rid, finish, chunk.meta, logprobs)
+        if chunk.choice is not None:
+            meta |= _choice(chunk.choice)
         if chunk.prompt_ids or chunk.output_ids:
             meta["prompt_ids"], meta["output_ids"] = chunk.prompt_ids, chunk.output_ids
         return Done(chunk.rid, {"type": finish.type, "matched": finish.matched}, meta)
@@ -88,6 +107,25 @@ class SinkWaiter:
         """One request, or one session, failed."""
         self._logprobs.pop(rid, None)
         self._sink([Failed(error, rid=rid, sid=sid)])
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    """A select's result under SGLang's names; one list of (logprob, id) an option."""
+    info: dict[str, Any] = {
+        "choice": choice.index,
+        "scores": [option.score for option in choice.options],
+        "input_token_logprobs": [
+            list(zip(option.logprobs, option.ids, strict=True)) for option in choice.options
+        ],
+        "normalized_prompt_logprobs": [
+            sum(option.logprobs) / len(option.logprobs) for option in choice.options
+        ],
+    }
+    if any(option.unconditional for option in choice.options):
+        info["unconditional_token_logprobs"] = [
+            list(zip(option.unconditional, option.ids, strict=True)) for option in choice.options
+        ]
+    return info
 
 
 def _tokens(chunk: Chunk) -> tuple[TokenInfo, ...]:

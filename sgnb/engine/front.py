@@ -53,7 +53,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("sgnb.engine")
 _MAX_KEPT_BYTES = 4 * MAX_FRAME_BYTES
 """Blocks that wait for the model, all clients together."""
-_TO_SCHEDULER = ("stats", "flush_cache", "requests", "check")
+_TO_SCHEDULER = (
+    *("stats", "flush_cache", "requests", "check", "set", "pause", "step", "resume"),
+    *("pin", "unpin", "memory", "history"),
+)
 
 
 class Front:
@@ -164,6 +167,7 @@ class Front:
                 ids += op.sids if hasattr(op, "sids") else [op.sid]
                 if hasattr(op, "rid"):
                     ids.append(op.rid)
+                ids += getattr(op, "children", ())
         return next((found for found in ids if not found.startswith(prefix)), "")
 
     def _keep(self, client: Client, message: Block | Abort, size: int) -> None:

@@ -84,6 +84,7 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
         log.warning("%s", runner.notice)
     telemetry = Telemetry()
     scheduler = Scheduler(spec.args, runner, send, telemetry.emit)
+    scheduler.history = lambda start: (telemetry.last_seq, telemetry.history(start))
     beat = Beat(lambda: publisher.send(encode(telemetry.take_frame(spec.incarnation, time.time()))))
     send(
         SchedulerReady(

@@ -59,6 +59,8 @@ class Decode:
     position: SourcePosition | None = None
     cell: str = ""
     branch: str = ""
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 ChoicesMethod = Literal[
@@ -78,6 +80,8 @@ class Select:
     position: SourcePosition | None = None
     cell: str = ""
     branch: str = ""
+    priority: int = 0
+    """Higher goes first, and may suspend lower ones that run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -194,3 +195,36 @@ def test_logprobs_come_before_mask_and_temperature():
     (lp,) = sample(scores.clone(), batch([params], banned=[[2]]), [0]).logprobs
     assert lp.id == 1 and math.isclose(lp.logprob, float(expected[1]), abs_tol=1e-6)
     assert [i for _, i in lp.top] == [2, 1, 0, 3]
+
+
+def scored(params, scores, drawn):
+    rows = batch([params])
+    rows = msgspec.structs.replace(rows, drawn_ids=[drawn])
+    return sample(torch.tensor([scores]), rows, [0])
+
+
+def test_penalties_count_what_was_drawn():
+    scores = [2.0, 1.9, 1.0, -1.0]
+    assert scored(SamplingParams(temperature=0.0, frequency_penalty=0.06), scores, [0, 0]).ids == [1]
+    assert scored(SamplingParams(temperature=0.0, frequency_penalty=0.06), scores, [0]).ids == [0]
+    assert scored(SamplingParams(temperature=0.0, presence_penalty=0.3), scores, [0, 0]).ids == [1]
+    assert scored(SamplingParams(temperature=0.0, presence_penalty=-2.0), scores, [2]).ids == [2]
+    assert scored(SamplingParams(temperature=0.0, repetition_penalty=1.9), scores, [0, 1]).ids == [0]
+    assert scored(SamplingParams(temperature=0.0, repetition_penalty=2.0), [1.0, 0.9, -3.0], [0]).ids == [1]
+    worse = scored(SamplingParams(temperature=0.0, repetition_penalty=2.0), [-1.0, -1.5], [0])
+    assert worse.ids == [1], "scores below 0 are multiplied"
+
+
+def test_penalties_and_bias_leave_logprobs_raw():
+    params = SamplingParams(
+        temperature=0.0, presence_penalty=2.0, logit_bias=((2, 3.0),), return_logprob=True
+    )
+    scores = [2.0, 1.9, 1.0]
+    drawn = scored(params, scores, [0])
+    assert drawn.ids == [2]
+    assert drawn.logprobs[0].logprob == pytest.approx(float(torch.tensor(scores).log_softmax(-1)[2]))
+
+
+def test_B040_a_bias_cannot_bring_back_a_banned_id():
+    rows = batch([SamplingParams(temperature=0.0, logit_bias=((1, 1000.0),))], banned=[[1]])
+    assert sample(torch.tensor([[0.5, 0.0, 0.1]]), rows, [0]).ids == [0]

@@ -16,6 +16,7 @@ from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.messages import (
     AbortReqs,
     BatchOutput,
+    Choice,
     ClientGone,
     EngineStats,
     Finish,
@@ -26,9 +27,12 @@ from sgnb.messages import (
     SchedulerControl,
     SchedulerReply,
     SessionClose,
+    SessionCommit,
     SessionDecode,
     SessionExtend,
+    SessionFork,
     SessionOpen,
+    SessionSelect,
     TokenLogprob,
     TokenTable,
 )
@@ -49,6 +53,7 @@ class Told:
     finish: Finish | None = None
     meta: RequestMeta | None = None
     leftover: bytes = b""
+    choice: Choice | None = None
     prompt_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
 
@@ -61,6 +66,7 @@ class Told:
         self.started += out.started
         if out.finish is not None:
             self.finish, self.meta, self.leftover = out.finish, out.meta, out.leftover
+            self.choice = out.choice
             self.prompt_ids, self.output_ids = out.prompt_ids, out.output_ids
             assert self.started == 1, "exactly one output says that it left the queue"
             assert self.meta is not None
@@ -99,6 +105,8 @@ class Rig:
         self.told: dict[str, Told] = {}
         self.events: list[RequestEvent] = []
         self.stats: list[EngineStats] = []
+        self.detail: list[Any] = []
+        """Step, radix and slot events."""
         self.replies: list[SchedulerReply] = []
         self.scheduler = Scheduler(self.args, self.runner, self._send, self._publish)
         if table is not None:
@@ -114,7 +122,8 @@ class Rig:
             self.told[item.rid].hear(item)
 
     def _publish(self, event) -> None:
-        (self.events if isinstance(event, RequestEvent) else self.stats).append(event)
+        kinds = {RequestEvent: self.events, EngineStats: self.stats}
+        kinds.get(type(event), self.detail).append(event)
 
     # ------------------------------------------------------------ inputs
 
@@ -133,6 +142,7 @@ class Rig:
         client: int = 1,
         fresh: bool = True,
         keep: int | None = None,
+        priority: int = 0,
         **params,
     ) -> str:
         """Ask for a generation on session ``sid`` (by default a new one of the same number). Returns the rid."""
@@ -155,8 +165,44 @@ class Rig:
                 eos_token_ids=[STUB_EOS],
                 label=Label(name="@generate"),
                 keep=keep,
+                priority=priority,
             )
         )
+        return rid
+
+    def fork(self, sid: int, *children: int, client: int = 1) -> None:
+        names = [f"c{client}.s{child}" for child in children]
+        self.scheduler.receive(SessionFork(sid=f"c{client}.s{sid}", children=names))
+
+    def commit(self, sid: int, ids, client: int = 1) -> None:
+        self.scheduler.receive(SessionCommit(sid=f"c{client}.s{sid}", ids=list(ids)))
+
+    def select(
+        self,
+        n: int,
+        ids,
+        options,
+        *,
+        method: str = "token_length_normalized",
+        sid: int | None = None,
+        client: int = 1,
+        fresh: bool = True,
+    ) -> str:
+        """Ask for a select, as ``decode`` does."""
+        sid = n if sid is None else sid
+        if fresh:
+            self.open(sid, client)
+        rid = f"c{client}.r{n}"
+        self.told[rid] = Told()
+        message = SessionSelect(
+            rid=rid,
+            sid=f"c{client}.s{sid}",
+            client=client,
+            ids=list(ids),
+            options=[list(option) for option in options],
+            method=method,
+        )
+        self.scheduler.receive(message)
         return rid
 
     def abort(self, *rids: str) -> None:
@@ -192,7 +238,8 @@ class Rig:
         assert self.scheduler.idle, f"not idle after {limit} steps"
         scheduler = self.scheduler
         assert scheduler.cache.lock_total == 0
-        assert scheduler.allocator.available + scheduler.cache.evictable_size == scheduler.allocator.size
+        free = scheduler.allocator.available + scheduler.cache.evictable_size + scheduler.cache.pinned_size
+        assert free == scheduler.allocator.size
         assert sorted(scheduler._rows) == list(range(self.args.max_running_requests))
         for rid, told in self.told.items():
             assert told.finish is not None, f"{rid} never ended"

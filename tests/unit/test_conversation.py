@@ -20,7 +20,20 @@ from sgnb.engine.tokenizer.conversation import Conversation, Marks
 from sgnb.engine.tokenizer.steps import run_steps
 from sgnb.engine.tokenizer.template_renderer import TemplateRenderer
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, build_tokenizer
-from sgnb.messages import BatchOutput, Finish, Ids, Part, ReqOutput, RequestMeta, Text
+from sgnb.messages import (
+    BatchOutput,
+    Choice,
+    Finish,
+    Fork,
+    Ids,
+    OptionScore,
+    Part,
+    ReqOutput,
+    RequestMeta,
+    Select,
+    SessionSelect,
+    Text,
+)
 
 OPEN = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
 CLOSE = (
@@ -401,3 +414,37 @@ def test_a_template_that_never_ends_is_ended_and_not_tried_for_ever(
 def test_a_template_that_does_not_compile_gives_an_error_not_a_hang(renderer: Any) -> None:
     with pytest.raises(TemplateFault, match="exit code 1"):
         renderer("{% for").render(USER, False)
+
+
+def test_select_and_fork_in_a_conversation_that_is_rendered_whole(chats: Any) -> None:
+    chat = chats(DROP_THOUGHTS)
+    encode = chat.manager.tokenizer.encode
+    chat.prompt(*turn("user", "q"), begin("assistant"))
+    chat.say("<think>x</think>a")
+    options = ["yes", "no"]
+    chat.send(add(end("assistant"), *turn("user", "pick"), begin("assistant")))
+    chat.send(Select(rid="c1.r8", sid="c1.s1", options=options, method="greedy_token_selection"))
+    asked = chat.asked[-1]
+    assert isinstance(asked, SessionSelect)
+    messages = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "<think>x</think>a"},
+        {"role": "user", "content": "pick"},
+    ]
+    prompt = [*chat.session[: asked.keep], *asked.ids]
+    assert prompt == encode(plain(DROP_THOUGHTS, messages, True))
+    scores = [OptionScore(ids=rest, logprobs=[-1.0] * len(rest), score=-1.0) for rest in asked.options]
+    choice = Choice(index=0, options=scores)
+    chat.manager.on_batch(
+        BatchOutput(items=[ReqOutput(rid="c1.r8", finish=Finish(type="stop"), choice=choice)])
+    )
+    chat.session = [*prompt, *asked.options[0]]
+    chat.send(Fork(sid="c1.s1", children=["c1.s2"]))
+    for sid, said in (("c1.s2", "child"), ("c1.s1", "parent")):
+        chat.send(
+            add(end("assistant"), *turn("user", said), begin("assistant"), sid=sid),
+            gen(f"c1.r{said}", sid=sid),
+        )
+        decode = chat.decodes()[-1]
+        whole = [*messages, {"role": "assistant", "content": options[0]}, {"role": "user", "content": said}]
+        assert [*chat.session[: decode.keep], *decode.ids] == encode(plain(DROP_THOUGHTS, whole, True))

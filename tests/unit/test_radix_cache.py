@@ -78,7 +78,7 @@ class SplitsWithoutLock(RadixCache):
 
 class EvictsByCreation(RadixCache):
     def _order(self, node):
-        return (node.soft_ref > 0, node.id, node.id)
+        return (node.soft_ref > 0, 0, node.id, node.id)
 
 
 def off_by_one(key, ids, start):

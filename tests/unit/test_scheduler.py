@@ -393,8 +393,8 @@ def test_without_a_table_nothing_runs():
 def test_unsupported_settings_are_refused_at_start():
     with pytest.raises(LimitError, match="page_size 4"):
         Rig(page_size=4)
-    with pytest.raises(LimitError, match="priority"):
-        Rig(schedule_policy="priority")
+    with pytest.raises(LimitError, match="prefill_decode_interval"):
+        Rig(prefill_decode_interval=0)
 
 
 # ------------------------------------------------------------ chunks
@@ -528,7 +528,7 @@ def test_closing_a_session_aborts_what_it_runs():
 @pytest.mark.sched
 @pytest.mark.parametrize("steps", [1, 2, 4])
 def test_B146_bad_rows_fail_alone(steps):
-    rig = Rig(chunked_prefill_size=30)
+    rig = Rig(chunked_prefill_size=30, prefill_decode_interval=9)
     neighbour = rig.decode(1, b"Hello", max_new_tokens=30, ignore_eos=True)
     rig.step()
     rid = rig.decode(2, PROMPT, max_new_tokens=30, ignore_eos=True, seed=99)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scheduler_rig import BYTES, Rig, Told
 
 from sgnb.engine.model_executor.stub_runner import STUB_EOS, mix, prefix_hash
+from sgnb.engine.scheduler import knobs
 from sgnb.engine.scheduler.stop import kept_prefix
 
 QUICK = settings(
@@ -85,6 +86,8 @@ class Load:
                 self.close(self.sessions.pop(rng.randrange(len(self.sessions))))
             if rng.random() < 0.02:
                 rig.scheduler.cache.flush()
+            if rng.random() < 0.05:
+                self.turn_knobs()
             if retract_every and rig.scheduler.meter.forward_steps % retract_every == 0:
                 self.force_retraction()
             rig.step()
@@ -111,10 +114,10 @@ class Load:
             sid = rng.choice(free)
             if rng.random() < 0.3:
                 rig.extend(sid, b"xyz")
-            rid = rig.decode(self.n, ids, sid=sid, fresh=False, **params)
+            rid = rig.decode(self.n, ids, sid=sid, fresh=False, priority=rng.choice([0, 0, 0, 5]), **params)
         else:
             self.sessions.append(self.n)
-            rid = rig.decode(self.n, ids, **params)
+            rid = rig.decode(self.n, ids, priority=rng.choice([0, 0, 0, -1, 5]), **params)
         self.asked[rid] = Asked(rid, params)
 
     def close(self, sid: int) -> None:
@@ -126,6 +129,20 @@ class Load:
         if session is not None and session.active is not None:
             self.asked[session.active.rid].abort = True
         self.rig.close(sid)
+
+    def turn_knobs(self) -> None:
+        rng = self.rng
+        values = {
+            "schedule_policy": rng.choice(POLICY_NAMES),
+            "decode_quantum": rng.choice([0, 1, 4]),
+            "enable_mixed_chunk": rng.random() < 0.5,
+            "disable_radix_cache": rng.random() < 0.2,
+            "radix_eviction_policy": rng.choice(EVICTIONS),
+            "allocator_order": rng.choice(["lifo", "lowest"]),
+            "chunked_prefill_size": rng.choice([-1, 1, 3, 8]),
+        }
+        names = rng.sample(sorted(values), 2)
+        knobs.set_knobs(self.rig.scheduler, {name: values[name] for name in names})
 
     def force_retraction(self) -> None:
         scheduler = self.rig.scheduler
@@ -158,7 +175,9 @@ class Load:
         assert (told.output_ids, told.leftover) == (ids[:kept], leftover)
 
 
-POLICIES = st.sampled_from(["lpm", "fcfs", "random", "dfs-weight", "lof"])
+POLICY_NAMES = ["lpm", "fcfs", "random", "dfs-weight", "lof", "priority"]
+POLICIES = st.sampled_from(POLICY_NAMES)
+EVICTIONS = ["lru", "lfu", "slru", "fifo", "priority"]
 
 
 @QUICK
@@ -171,9 +190,26 @@ POLICIES = st.sampled_from(["lpm", "fcfs", "random", "dfs-weight", "lof"])
     disabled=st.booleans(),
     retract=st.sampled_from([0, 0, 3, 7]),
     conservativeness=st.sampled_from([0.01, 1.0]),
+    quantum=st.sampled_from([0, 0, 1, 4]),
+    mixed=st.booleans(),
+    eviction=st.sampled_from(EVICTIONS),
+    order=st.sampled_from(["lifo", "lowest"]),
+    interval=st.sampled_from([1, 3]),
 )
 def test_every_request_says_what_it_says_alone(
-    seed, pool, chunk, rows, policy, disabled, retract, conservativeness
+    seed,
+    pool,
+    chunk,
+    rows,
+    policy,
+    disabled,
+    retract,
+    conservativeness,
+    quantum,
+    mixed,
+    eviction,
+    order,
+    interval,
 ):
     load = Load(
         seed,
@@ -183,6 +219,11 @@ def test_every_request_says_what_it_says_alone(
         schedule_policy=policy,
         disable_radix_cache=disabled,
         schedule_conservativeness=conservativeness,
+        decode_quantum=quantum,
+        enable_mixed_chunk=mixed,
+        radix_eviction_policy=eviction,
+        allocator_order=order,
+        prefill_decode_interval=interval,
     )
     load.run(requests=14, retract_every=retract)
 
@@ -220,7 +261,10 @@ def test_every_request_says_what_it_says_alone_long(seed):
         max_total_tokens=rng.choice([40, 64, 150, 1000]),
         chunked_prefill_size=rng.choice([-1, 1, 3, 8, 16, 512]),
         max_running_requests=rng.choice([1, 2, 5, 16]),
-        schedule_policy=rng.choice(["lpm", "fcfs", "random", "dfs-weight", "lof"]),
+        schedule_policy=rng.choice(POLICY_NAMES),
         schedule_conservativeness=rng.choice([0.01, 1.0]),
+        decode_quantum=rng.choice([0, 0, 1, 5]),
+        enable_mixed_chunk=rng.random() < 0.5,
+        radix_eviction_policy=rng.choice(EVICTIONS),
     )
     load.run(requests=400, retract_every=rng.choice([0, 2, 3, 7]))

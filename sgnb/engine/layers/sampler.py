@@ -1,7 +1,8 @@
 """Scores to tokens: checks, masks, filters, draws, log-probabilities.
 
 Scheduler process; called once a step by the runners with the scores of the rows that draw. Order: finite check → raw
-log-probabilities → banned ids and grammar mask → temperature → softmax → top_k → top_p → min_p → draw. A draw is the
+log-probabilities → frequency and presence penalty → repetition penalty → logit_bias → banned ids and grammar mask (last,
+so that no bias brings back what they exclude) → temperature → softmax → top_k → top_p → min_p → draw. A draw is the
 argmax of scores plus Gumbel noise that depends only on (seed, tokens drawn so far, token id): equal in any batch, row,
 chunking or retraction. Every row is handled by itself; no state is kept between steps.
 """
@@ -36,6 +37,7 @@ def sample(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> Dr
     raw = [
         logits[i].log_softmax(-1) if _wants_logprob(p) and not bad[i] else None for i, p in enumerate(params)
     ]
+    _penalise_(logits, batch, rows)
     _mask_(logits, batch, rows)
     top_values, top_ids = logits.max(-1)
     ids: list[int] = top_ids.tolist()
@@ -106,6 +108,24 @@ def gumbel_noise(seed: int, position: int, n: int) -> torch.Tensor:
     words = torch.from_numpy(bits.view(np.uint32)[:n] >> np.uint32(9)).float()
     uniform = words.add_(0.5).mul_(2.0**-23)
     return uniform.log_().neg_().log_().neg_()
+
+
+def _penalise_(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> None:
+    """Penalties for the output tokens so far, then the bias of each row that has them."""
+    for i, row in enumerate(rows):
+        params = batch.params[row]
+        drawn = batch.drawn_ids[row] if batch.drawn_ids else None
+        if params.penalised and drawn:
+            ids, counts = np.unique(np.array(drawn, dtype=np.int64), return_counts=True)
+            at = torch.from_numpy(ids).to(logits.device)
+            times = torch.from_numpy(counts).to(logits.device, torch.float32)
+            scores = logits[i, at] - times * params.frequency_penalty - params.presence_penalty
+            over = scores > 0
+            penalty = params.repetition_penalty
+            logits[i, at] = torch.where(over, scores / penalty, scores * penalty)
+        if params.logit_bias:
+            at = torch.tensor([token for token, _ in params.logit_bias], device=logits.device)
+            logits[i, at] += torch.tensor([bias for _, bias in params.logit_bias], device=logits.device)
 
 
 def _mask_(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> None:

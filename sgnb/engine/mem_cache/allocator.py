@@ -9,7 +9,7 @@ called by the radix cache (evict), by ``ReqKV`` (free) and by the batch (alloc).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,18 +17,22 @@ from sgnb.engine.mem_cache.base import BaseAllocator, IntArray, IntegrityError, 
 
 
 class TokenAllocator(BaseAllocator):
-    """A stack of free slots: last freed, first used, in ascending runs as long as the pool is young."""
+    """A stack of free slots, in ascending runs as long as the pool is young."""
 
     page_size = 1
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, order: str = "lifo") -> None:
         if size < 1:
             raise ValueError(f"a KV pool needs at least 1 slot, not {size}")
         self.size = size
+        self.order = order
+        """``lifo``: last freed, first used; ``lowest``: lowest numbers first. May be changed at any time."""
         self._stack: IntArray = np.arange(size - 1, -1, -1, dtype=np.int32)
         self._is_free = np.ones(size, dtype=np.bool_)
         self._scratch: IntArray = np.zeros(size, dtype=np.int32)
         self._top = size
+        self.on_free: Callable[[IntArray], None] | None = None
+        """Told which slots are given back."""
 
     @property
     def available(self) -> int:
@@ -39,6 +43,8 @@ class TokenAllocator(BaseAllocator):
         """Take ``count`` slots; raises OutOfSlots and takes none when they are not there."""
         if count > self._top:
             raise OutOfSlots(f"{count} KV slots are needed, {self._top} of {self.size} are free")
+        if self.order == "lowest" and count:
+            self._stack[: self._top] = np.flatnonzero(self._is_free)[::-1]
         taken = self._stack[self._top - count : self._top][::-1]
         self._top -= count
         self._is_free[taken] = False
@@ -60,6 +66,14 @@ class TokenAllocator(BaseAllocator):
         self._is_free[given] = True
         self._stack[self._top : self._top + len(given)] = given[::-1]
         self._top += len(given)
+        if self.on_free is not None:
+            self.on_free(given)
+
+    def fragmentation(self) -> tuple[int, int]:
+        """(runs of consecutive free slots, length of the longest)."""
+        edges = np.flatnonzero(np.diff(self._is_free.astype(np.int8), prepend=0, append=0))
+        lengths = edges[1::2] - edges[::2]
+        return len(lengths), int(lengths.max(initial=0))
 
     def check(self) -> None:
         """Raise IntegrityError when stack and flags disagree."""

@@ -62,6 +62,16 @@ class FlushResult(NamedTuple):
     locked: int
 
 
+def common_length(key: IntArray, ids: IntArray, start: int) -> int:
+    """How many tokens of ``key`` agree with ``ids[start:]``."""
+    length = min(len(key), len(ids) - start)
+    if length <= 0:
+        return 0
+    differs = key[:length] != ids[start : start + length]
+    first = int(differs.argmax())
+    return first if differs[first] else length
+
+
 class BaseAllocator(ABC):
     """Free slots of the KV pool. ``page_size`` is the granularity of what it hands out."""
 
@@ -72,6 +82,10 @@ class BaseAllocator(ABC):
     @abstractmethod
     def available(self) -> int:
         """Slots that ``alloc`` can give now."""
+
+    def round_up(self, count: int) -> int:
+        """Slots that ``count`` tokens of one row take: whole pages."""
+        return -(-count // self.page_size) * self.page_size
 
     @abstractmethod
     def alloc(self, count: int) -> list[int]:
@@ -97,7 +111,9 @@ class BasePrefixCache(ABC):
     """Changes whenever a match may have a different length."""
 
     @abstractmethod
-    def match_prefix(self, ids: IntArray, extra_key: str = "", renew: bool = True) -> MatchResult:
+    def match_prefix(
+        self, ids: IntArray, extra_key: str = "", renew: bool = True, priority: int = 0
+    ) -> MatchResult:
         """Longest cached prefix of ``ids``. May split a node; refreshes last use. Not safe from eviction until the
         node is locked. Callers that need logits pass ``ids`` without their last token. ``renew``: a new user of the
         prefix, which takes it out of an earlier flush."""

@@ -29,7 +29,11 @@ class ReqKV:
         self._cache = cache
         self._allocator = allocator
         self.extra_key = extra_key
+        self.page_size = allocator.page_size
         self.slots: list[int] = []
+        self.side: list[int] = []
+        """Slots beside the sequence: of options that are being scored after it."""
+        self._held: list[int] = []
         self.tree_len = 0
         self.node: TreeNode | None = None
         self.table_stale = True
@@ -38,12 +42,12 @@ class ReqKV:
     @property
     def in_flight(self) -> int:
         """Slots that are neither free nor the tree's."""
-        return len(self.slots) - self.tree_len
+        return len(self.slots) - self.tree_len + len(self.side)
 
-    def bind(self, ids: IntArray) -> int:
+    def bind(self, ids: IntArray, priority: int = 0) -> int:
         """Match all but the last of ``ids`` (logits need one computed token) and lock it. Returns its length."""
         assert self.node is None and not self.slots, "bind on a request that holds slots"
-        match = self._cache.match_prefix(ids[:-1], self.extra_key)
+        match = self._cache.match_prefix(ids[:-1], self.extra_key, priority=priority)
         self._cache.lock(match.node)
         self.node = match.node
         self.slots = match.slots.tolist()
@@ -54,6 +58,30 @@ class ReqKV:
     def grow(self, slots: list[int]) -> None:
         """Take over freshly allocated slots for the next tokens."""
         self.slots += slots
+
+    def hold(self, slots: list[int]) -> None:
+        """Of all slots beside the sequence these are worth keeping; what was held before is freed."""
+        self.drop(self._held)
+        self._held = slots
+
+    def let_go(self) -> bool:
+        """Free what is held beside the sequence; False if nothing is."""
+        held, self._held = self._held, []
+        self.drop(held)
+        return bool(held)
+
+    def drop(self, slots: list[int]) -> None:
+        """Free slots beside the sequence."""
+        self._allocator.free(slots)
+        gone = set(slots)
+        self.side = [slot for slot in self.side if slot not in gone]
+
+    def take_held(self) -> None:
+        """The held slots continue the sequence; the rest beside it is freed."""
+        held, self._held = self._held, []
+        self.side = [slot for slot in self.side if slot not in set(held)]
+        self.drop(self.side)
+        self.slots += held
 
     def truncate(self, length: int) -> None:
         """Free own slots from ``length`` on: what they hold must not be used or cached."""
@@ -85,6 +113,8 @@ class ReqKV:
         if self.node is None:
             return None
         held, kept, free_from = self.node, None, self.tree_len
+        self.drop(self.side)
+        self._held = []
         if ids is not None and not held.doomed:
             result = self._cache.insert(ids, self.slots[: len(ids)], self.extra_key)
             kept = result.node

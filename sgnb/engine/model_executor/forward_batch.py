@@ -25,7 +25,8 @@ class ForwardBatch:
     positions: torch.Tensor  # [N]
     out_cache_loc: torch.Tensor  # [N]
     last_index: torch.Tensor | None
-    """Flat index of each row's last new token [B]; None when every row has just one (they are the rows)."""
+    """Flat index of each row's last new token [B], then of the scored tokens in order; None when every row has just one
+    token and none is scored (they are the rows)."""
     highest_position: int
     dtype: torch.dtype
     device: torch.device
@@ -53,15 +54,17 @@ class ForwardBatch:
             new = batch.out_cache_loc[span.start : span.start + span.extend_len]
             req_to_token_pool.write(span.req_pool_idx, span.prefix_len, new)
             positions.extend(range(span.prefix_len, span.seq_len))
-        single = len(positions) == len(spans)
+        single = len(positions) == len(spans) and not batch.score_targets
+        wanted = [s.start + s.extend_len - 1 for s in spans]
+        for span in spans if batch.score_targets else ():
+            if batch.score_targets[span.row] is not None:
+                wanted.extend(range(span.start, span.start + span.extend_len))
         return cls(
             spans=spans,
             input_ids=torch.tensor(batch.input_ids, device=device),
             positions=torch.tensor(positions, device=device),
             out_cache_loc=torch.tensor(batch.out_cache_loc, device=device),
-            last_index=None
-            if single
-            else torch.tensor([s.start + s.extend_len - 1 for s in spans], device=device),
+            last_index=None if single else torch.tensor(wanted, device=device),
             highest_position=max(span.seq_len for span in spans) - 1,
             dtype=dtype,
             device=device,

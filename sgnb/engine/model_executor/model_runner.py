@@ -125,6 +125,10 @@ def check_batch(batch: ModelWorkerBatch, runner: BaseRunner) -> list[RowSpan]:
         raise ValueError(
             f"bitmask: expected {rows} rows for {runner.vocab_size} ids, found {len(batch.bitmask)} bytes"
         )
+    if batch.drawn_ids and len(batch.drawn_ids) != rows:
+        raise ValueError(f"drawn_ids: expected {rows} rows, found {len(batch.drawn_ids)}")
+    if batch.score_targets:
+        _check_targets(batch, runner.vocab_size)
     spans = []
     start = 0
     for row in range(rows):
@@ -144,6 +148,22 @@ def check_batch(batch: ModelWorkerBatch, runner: BaseRunner) -> list[RowSpan]:
         spans.append(RowSpan(row, start, extend, prefix, batch.req_pool_indices[row]))
         start += extend
     return spans
+
+
+def _check_targets(batch: ModelWorkerBatch, vocab_size: int) -> None:
+    if len(batch.score_targets) != len(batch.sample):
+        raise ValueError(
+            f"score_targets: expected {len(batch.sample)} rows, found {len(batch.score_targets)}"
+        )
+    for row, targets in enumerate(batch.score_targets):
+        if targets is None:
+            continue
+        if len(targets) != batch.extend_lens[row] or batch.sample[row]:
+            raise ValueError(
+                f"row {row}: score_targets: expected {batch.extend_lens[row]} targets and no draw, "
+                f"found {len(targets)}"
+            )
+        _check_range(f"row {row}: score_targets", targets, 0, vocab_size)
 
 
 def _check_range(name: str, values: list[int], low: int, stop: int) -> None:

@@ -49,6 +49,11 @@ def prefix_hash(ids: list[int], start: int = 0) -> int:
     return start
 
 
+def stub_score(state: int, token: int) -> float:
+    """The log-probability of ``token`` after the prefix with hash ``state``, when it is scored: between -9 and -1."""
+    return -1.0 - (mix(state ^ mix(token + 1)) & 0xFFFF) / 8192
+
+
 class StubRunner(BaseRunner):
     """See the module. ``nan_rows`` is for tests: called with (batch, row), True makes that row non-finite."""
 
@@ -102,6 +107,7 @@ class StubRunner(BaseRunner):
             ids.append(token)
             logprobs.append(logprob)
         self.steps += 1
+        scores = [None if span.row in bad else self._score(batch, span) for span in spans]
         return ModelWorkerOutput(
             step=batch.step,
             next_token_ids=ids,
@@ -109,6 +115,7 @@ class StubRunner(BaseRunner):
             bad_rows=bad,
             forward_seconds=computed - started,
             sample_seconds=time.perf_counter() - computed,
+            scores=scores if batch.score_targets else [],
         )
 
     def close(self) -> None:
@@ -186,6 +193,13 @@ class StubRunner(BaseRunner):
                 return token
         allowed = [t for t in range(STUB_VOCAB) if t not in banned and (mask is None or mask[t])]
         return allowed[mix(state) % len(allowed)] if allowed else -1
+
+    def _score(self, batch: ModelWorkerBatch, span: RowSpan) -> list[float] | None:
+        targets = batch.score_targets[span.row] if batch.score_targets else None
+        if targets is None:
+            return None
+        states = self._expected[span.req_pool_idx, span.prefix_len : span.seq_len].tolist()
+        return [stub_score(state, token) for state, token in zip(states, targets, strict=True)]
 
     def _mask(self, batch: ModelWorkerBatch, row: int) -> list[bool] | None:
         if batch.bitmask is None:

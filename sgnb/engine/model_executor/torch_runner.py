@@ -6,6 +6,7 @@ ModelWorkerBatch records and keeps of them only its request → slot table. No s
 
 from __future__ import annotations
 
+import math
 import time
 
 import torch
@@ -23,6 +24,8 @@ from sgnb.engine.models.llama import LlamaForCausalLM
 from sgnb.errors import EngineStartError
 from sgnb.messages import ModelWorkerBatch, ModelWorkerOutput, TokenLogprob
 
+_SCORED_AT_ONCE = 64
+"""Positions whose scores over the whole vocabulary are held at once (12 MB at 49,152 tokens)."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -98,12 +101,14 @@ class TorchRunner(BaseRunner):
         forward_batch = ForwardBatch.init_new(
             batch, spans, self._reqs, self._kv, self._backend, self._dtype, self._device
         )
-        hidden = self._model.forward(forward_batch)  # [B, hidden]
+        hidden = self._model.forward(forward_batch)  # [B + scored, hidden]
+        hidden, scored = hidden[: len(spans)], hidden[len(spans) :]
         rows = [span.row for span in spans if batch.sample[span.row]]
         # scores show a fault of rows that draw; of the others the residual does
         broken = torch.isfinite(hidden.sum(-1)).logical_not_().tolist()
         if rows:
             logits = self._model.logits(hidden if len(rows) == len(spans) else hidden[rows])
+        scores = self._score(scored, batch.score_targets, broken)
         computed = time.perf_counter()
         ids = [-1] * len(spans)
         logprobs: list[TokenLogprob | None] = [None] * len(spans)
@@ -121,7 +126,27 @@ class TorchRunner(BaseRunner):
             bad_rows=[row for row, b in enumerate(broken) if b],
             forward_seconds=computed - started,
             sample_seconds=done - computed,
+            scores=scores,
         )
+
+    def _score(
+        self, hidden: torch.Tensor, targets: list[list[int] | None], broken: list[bool]
+    ) -> list[list[float] | None]:
+        """Raw log-probabilities of ``targets`` after ``hidden`` [S, hidden]; marks rows that are not finite."""
+        flat = torch.tensor([t for row in targets for t in row or ()], dtype=torch.int64, device=self._device)
+        values: list[float] = []
+        for at in range(0, len(flat), _SCORED_AT_ONCE):
+            logits = self._model.logits(hidden[at : at + _SCORED_AT_ONCE])
+            part = logits.log_softmax(-1).gather(1, flat[at : at + _SCORED_AT_ONCE, None])
+            values += part[:, 0].tolist()
+        out: list[list[float] | None] = []
+        at = 0
+        for row, wanted in enumerate(targets):
+            mine = values[at : at + len(wanted or ())]
+            at += len(mine)
+            broken[row] = broken[row] or not all(map(math.isfinite, mine))
+            out.append(None if wanted is None or broken[row] else mine)
+        return out
 
     def close(self) -> None:
         """Drop weights and pools. Idempotent."""

@@ -8,6 +8,7 @@ computed again. Shares the loader and the sampler with the real runner, and noth
 from __future__ import annotations
 
 import inspect
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,8 +77,18 @@ class TransformersRunner(BaseRunner):
         ids = [-1] * len(spans)
         logprobs: list[TokenLogprob | None] = [None] * len(spans)
         bad = []
+        told: list[list[float] | None] = [None] * len(spans) if batch.score_targets else []
         for span, row_scores in zip(spans, scores, strict=True):
             row = span.row
+            wanted = batch.score_targets[row] if batch.score_targets else None
+            if wanted is not None:
+                index = torch.tensor(wanted, device=row_scores.device)[:, None]
+                values: list[float] = row_scores.log_softmax(-1).gather(1, index)[:, 0].tolist()
+                told[row] = values if all(map(math.isfinite, values)) else None
+                if told[row] is None:
+                    bad.append(row)
+                continue
+            row_scores = row_scores[-1]
             if not batch.sample[row]:
                 if not bool(torch.isfinite(row_scores.sum())):
                     bad.append(row)
@@ -93,6 +104,7 @@ class TransformersRunner(BaseRunner):
             bad_rows=bad,
             forward_seconds=computed - started,
             sample_seconds=time.perf_counter() - computed,
+            scores=told,
         )
 
     def close(self) -> None:
@@ -101,7 +113,7 @@ class TransformersRunner(BaseRunner):
         self.__dict__.pop("_model", None)
 
     def _row_scores(self, batch: ModelWorkerBatch, span: RowSpan) -> torch.Tensor:
-        """fp32 scores [V] after the row's last new token."""
+        """fp32 scores [n, V] after the row's last new token, or after each of them if they are scored."""
         row, locs = self._rows[span.req_pool_idx], batch.prefix_locs[span.row]
         new = batch.input_ids[span.start : span.start + span.extend_len]
         prefix = row.ids if locs is None and span.prefix_len else self._slot_token[locs or []].tolist()
@@ -117,8 +129,10 @@ class TransformersRunner(BaseRunner):
         self._slot_token[batch.out_cache_loc[span.start : span.start + span.extend_len]] = new
         row.ids = prefix + new
         inputs = torch.tensor([todo], device=self._device)
-        out = self._model(input_ids=inputs, use_cache=True, logits_to_keep=1, **{self._cache_name: row.cache})
-        scores: torch.Tensor = out.logits[0, -1].float()
+        keep = len(new) if batch.score_targets and batch.score_targets[span.row] is not None else 1
+        cache = {self._cache_name: row.cache}
+        out = self._model(input_ids=inputs, use_cache=True, logits_to_keep=keep, **cache)
+        scores: torch.Tensor = out.logits[0, -keep:].float()
         return scores
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sgnb.engine.scheduler.select import Selection
 from sgnb.engine.scheduler.session import Session
 from sgnb.messages import ErrorInfo, SessionDecode
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
 
 
-def refusal(scheduler: Scheduler, msg: SessionDecode, session: Session | None) -> ErrorInfo | None:
+def refusal(
+    scheduler: Scheduler, msg: SessionDecode, session: Session | None, selection: Selection | None = None
+) -> ErrorInfo | None:
     """Why this request is refused; None if it may be queued."""
     if session is None or session.client != msg.client:
         return _error("session", f"request {msg.rid} names a session that is closed or was never opened")
@@ -32,6 +35,11 @@ def refusal(scheduler: Scheduler, msg: SessionDecode, session: Session | None) -
         hint = "This is a fault of sgnb: the tokenizer process lost count of this session."
         return _error("keep", f"session {session.sid} has {len(session.ids)} ids, not {kept} to keep", hint)
     bad = bad_ids(msg.ids, scheduler.runner.vocab_size)
+    if selection is not None and not bad:
+        bad = bad_ids(
+            [token for option in selection.options for token in option], scheduler.runner.vocab_size
+        )
+        bad = bad or _too_long(scheduler, kept + len(msg.ids), selection.longest)
     return bad or _never_fits(scheduler, msg, kept + len(msg.ids)) or _queue_full(scheduler)
 
 
@@ -62,6 +70,20 @@ def _never_fits(scheduler: Scheduler, msg: SessionDecode, prompt: int) -> ErrorI
             "Launch with a larger max_total_tokens, or shorten the prompt.",
         )
     return None
+
+
+def _too_long(scheduler: Scheduler, prompt: int, longest: int) -> ErrorInfo | None:
+    """A select's longest option must fit behind the prompt; its last token needs neither slot nor position."""
+    room = min(
+        scheduler.runner.context_length, scheduler.allocator.size - 2 * scheduler.allocator.page_size + 2
+    )
+    if prompt + longest - 1 <= room:
+        return None
+    return _error(
+        "context",
+        f"the prompt has {prompt} tokens and the longest option {longest}; context and KV pool hold {room}",
+        "Shorten the prompt or the options.",
+    )
 
 
 def _queue_full(scheduler: Scheduler) -> ErrorInfo | None:

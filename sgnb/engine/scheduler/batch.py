@@ -20,7 +20,7 @@ from sgnb.messages import ModelWorkerBatch
 class ScheduleBatch:
     """Rows of one pass. Row ``i`` computes ``extend_lens[i]`` tokens after ``prefix_lens[i]`` that have KV."""
 
-    forward_mode: Literal["extend", "decode"]
+    forward_mode: Literal["extend", "decode", "mixed"]
     reqs: list[Req]
     extend_lens: list[int]
     prefix_lens: list[int]
@@ -28,20 +28,35 @@ class ScheduleBatch:
     out_cache_loc: list[int]
     sample: list[bool]
     prefix_locs: list[list[int] | None] = field(default_factory=list)
+    prompts: int = 0
+    """The first rows, which compute prompts; the others draw one token after their last one."""
 
     @classmethod
     def prepare_for_extend(
-        cls, reqs: list[Req], extend_lens: list[int], cache: RadixCache, allocator: BaseAllocator
+        cls,
+        reqs: list[Req],
+        extend_lens: list[int],
+        cache: RadixCache,
+        allocator: BaseAllocator,
+        decoding: list[Req] | None = None,
     ) -> ScheduleBatch:
-        """Prompts, or chunks of them. ``reqs`` are bound to their cached prefix already."""
+        """Prompts, or chunks of them. ``reqs`` are bound to their cached prefix already. ``decoding``: running requests that
+        draw their next token in the same step."""
         prefix_lens = [len(req.kv.slots) for req in reqs]
         input_ids: list[int] = []
         sample = []
         for req, start, count in zip(reqs, prefix_lens, extend_lens, strict=True):
             fill = req.fill_ids()
             input_ids += fill[start : start + count].tolist()
-            sample.append(start + count == len(fill))
-        batch = cls("extend", reqs, extend_lens, prefix_lens, input_ids, [], sample)
+            sample.append(req.draws and start + count == len(fill))
+        batch = cls("extend", reqs, extend_lens, prefix_lens, input_ids, [], sample, prompts=len(reqs))
+        if decoding:
+            batch.forward_mode = "mixed"
+            batch.reqs = [*reqs, *decoding]
+            batch.extend_lens = [*extend_lens, *[1] * len(decoding)]
+            batch.prefix_lens = [*prefix_lens, *[len(req.kv.slots) for req in decoding]]
+            batch.input_ids += [req.output_ids[-1] for req in decoding]
+            batch.sample += [True] * len(decoding)
         batch._alloc(cache, allocator)
         return batch
 
@@ -88,4 +103,7 @@ class ScheduleBatch:
             seeds=[req.seed for req in reqs],
             positions_drawn=[len(req.output_ids) for req in reqs],
             banned=[req.banned_now() for req in reqs],
+            drawn_ids=[req.output_ids.copy() if req.params.penalised else None for req in reqs]
+            if any(req.params.penalised for req in reqs)
+            else [],
         )

@@ -1,4 +1,4 @@
-"""Answers to questions and commands from outside of programs: ``stats, flush_cache, requests, check``.
+"""Answers to questions and commands from outside of programs: see ``VERBS``.
 
 Role: a table from verb to answer. Scheduler process; called by ``Scheduler`` between two steps, so every answer
 describes one moment. Lengths and labels only of other clients' requests.
@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sgnb.engine.scheduler.knobs import set_knobs
 from sgnb.engine.scheduler.req import Req
+from sgnb.engine.scheduler.session import Session
+from sgnb.errors import LimitError, SgnbError
 from sgnb.messages import ErrorInfo, SchedulerControl, SchedulerReply
 
 if TYPE_CHECKING:
@@ -29,7 +32,11 @@ def answer(scheduler: Scheduler, msg: SchedulerControl) -> SchedulerReply:
             hint=f"It knows {', '.join(VERBS)}.",
         )
         return SchedulerReply(client=msg.client, id=msg.id, error=error)
-    return SchedulerReply(client=msg.client, id=msg.id, data=verb(scheduler, msg))
+    try:
+        return SchedulerReply(client=msg.client, id=msg.id, data=verb(scheduler, msg))
+    except SgnbError as fault:
+        error = ErrorInfo(kind=type(fault).__name__, code="refused", message=fault.message, hint=fault.hint)
+        return SchedulerReply(client=msg.client, id=msg.id, error=error)
 
 
 def _stats(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
@@ -81,9 +88,80 @@ def _check(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     }
 
 
+def _set(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    return set_knobs(scheduler, msg.args)
+
+
+def _pause(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    scheduler.paused, scheduler.steps_allowed = True, 0
+    return {"paused": True, "steps": scheduler.meter.forward_steps}
+
+
+def _step(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    count = msg.args.get("count", 1)
+    if type(count) is not int or not 1 <= count <= 1_000_000:
+        raise LimitError(f"count must be a whole number in 1..1,000,000, not {count!r}")
+    if not scheduler.paused:
+        raise LimitError("the scheduler is not paused", hint="Pause it first.")
+    scheduler.steps_allowed += count
+    return {"paused": True, "steps": scheduler.meter.forward_steps}
+
+
+def _resume(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    scheduler.paused, scheduler.steps_allowed = False, 0
+    return {"paused": False, "steps": scheduler.meter.forward_steps}
+
+
+def _own_session(scheduler: Scheduler, msg: SchedulerControl) -> Session:
+    session = scheduler.sessions.get(str(msg.args.get("sid", "")))
+    if session is None or session.client != msg.client:
+        raise LimitError("no such session of this client is open", hint="Give sid= of a live state.")
+    return session
+
+
+def _pin(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    return {"pinned": _own_session(scheduler, msg).pin(scheduler.allocator.size // 2)}
+
+
+def _unpin(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    return {"unpinned": _own_session(scheduler, msg).unpin()}
+
+
+def _memory(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    runs, longest = scheduler.allocator.fragmentation()
+    free = scheduler.allocator.available
+    return {
+        "free": free,
+        "free_runs": runs,
+        "longest_free_run": longest,
+        "fragmentation": 1 - longest / free if free else 0.0,
+        "pinned": scheduler.cache.pinned_size,
+        "order": scheduler.allocator.order,
+    }
+
+
+def _history(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Events from ``from_seq`` on that are still kept, oldest first, at most ``limit``; ``last_seq``: of all there are."""
+    start, limit = msg.args.get("from_seq", 1), msg.args.get("limit", 1000)
+    if type(start) is not int or type(limit) is not int or not 1 <= limit <= 5000:
+        raise LimitError("from_seq and limit must be whole numbers, limit in 1..5000")
+    if scheduler.history is None:
+        raise LimitError("this engine keeps no history")
+    last, events = scheduler.history(start)
+    return {"last_seq": last, "events": msgspec.to_builtins(events[:limit])}
+
+
 VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
     "stats": _stats,
     "flush_cache": _flush_cache,
     "requests": _requests,
     "check": _check,
+    "set": _set,
+    "pause": _pause,
+    "step": _step,
+    "resume": _resume,
+    "pin": _pin,
+    "unpin": _unpin,
+    "memory": _memory,
+    "history": _history,
 }

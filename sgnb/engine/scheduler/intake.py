@@ -12,26 +12,34 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
+from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler import control
 from sgnb.engine.scheduler.admission import bad_ids, refusal
 from sgnb.engine.scheduler.req import Req
+from sgnb.engine.scheduler.select import Selection
 from sgnb.engine.scheduler.session import Session
 from sgnb.messages import (
     AbortReqs,
     ClientGone,
     ErrorInfo,
     Finish,
+    Label,
     SchedulerControl,
     SchedulerInput,
     SessionClose,
+    SessionCommit,
     SessionDecode,
     SessionExtend,
+    SessionFork,
     SessionOpen,
+    SessionSelect,
     Stop,
     TokenTable,
 )
+from sgnb.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
@@ -49,6 +57,9 @@ class Intake:
             SessionOpen: self._open,
             SessionExtend: self._extend,
             SessionDecode: self._decode,
+            SessionFork: self._fork,
+            SessionSelect: self._select,
+            SessionCommit: self._commit,
             SessionClose: self._close,
             AbortReqs: self._abort_reqs,
             ClientGone: self._client_gone,
@@ -83,25 +94,66 @@ class Intake:
         if session.error is None:
             session.extend(msg.ids)
 
+    def _fork(self, msg: SessionFork) -> None:
+        """Copies of a session. One that is closed has none: whoever decodes on a child is told."""
+        parent = self._scheduler.sessions.get(msg.sid)
+        for sid in msg.children if parent is not None else ():
+            if sid in self._scheduler.sessions:
+                log.warning("session %s is opened twice; the first one stays", sid)
+            elif parent is not None:
+                self._scheduler.sessions[sid] = parent.fork(sid)
+
     def _decode(self, msg: SessionDecode) -> None:
         """Queue a generation, or end it at once: refused, or nothing to draw."""
+        self._queue(msg, None)
+
+    def _select(self, msg: SessionSelect) -> None:
+        """Queue a select. An option with nothing of its own takes the last token it shares, so that it has a score."""
+        session = self._scheduler.sessions.get(msg.sid)
+        ids, options = msg.ids, msg.options
+        keep = len(session.ids) if session is not None else 0
+        keep = keep if msg.keep is None else msg.keep
+        if not all(options):
+            whole = ids or (session.ids[:keep][-1:].tolist() if session is not None else [])
+            keep -= not ids and bool(whole)
+            ids, options = ids[:-1], [[*whole[-1:], *option] for option in options]
+        selection = Selection(options, msg.method) if options and all(options) else None
+        params = SamplingParams(
+            max_new_tokens=selection.longest if selection is not None else 1, temperature=0.0
+        )
+        asked = SessionDecode(
+            rid=msg.rid,
+            sid=msg.sid,
+            client=msg.client,
+            ids=ids,
+            keep=max(keep, 0),
+            params=params,
+            stops=[],
+            stop_token_ids=[],
+            eos_token_ids=[],
+            label=msg.label,
+            priority=msg.priority,
+        )
+        self._queue(asked, selection or Selection([[0]], msg.method))
+
+    def _queue(self, msg: SessionDecode, selection: Selection | None) -> None:
         if msg.rid in self._scheduler.reqs:
             log.error("request id %s is used twice; the second one is ignored", msg.rid)
             return
         scheduler = self._scheduler
-        scheduler.was_busy = True
-        self._ordinal += 1
         session = scheduler.sessions.get(msg.sid)
-        error = refusal(scheduler, msg, session)
+        error = refusal(scheduler, msg, session, selection)
         if error is not None:
             # Nothing of a refused message is used, and its session, which may be generating, is not touched.
             msg, session = msgspec.structs.replace(msg, ids=[], stops=[]), None
-        cut = session.cut(msg.keep) if session is not None and msg.keep is not None else 0
+        keep = msg.keep if session is not None else None
+        cut = session.cut(keep) if session is not None and keep is not None and selection is None else 0
         kv = ReqKV(scheduler.cache, scheduler.allocator, session.extra_key if session is not None else "")
-        seed = scheduler.args.random_seed
-        req = Req(msg, session, kv, ordinal=self._ordinal, random_seed=seed, now=scheduler.clock())
+        prompt = None
+        if session is not None and selection is not None:  # its session changes only with a winner
+            prompt = np.concatenate([session.prompt_with([])[:keep], np.array(msg.ids, dtype=np.int32)])
+        req = self._make(msg, session, kv, selection=selection, prompt=prompt)
         req.cut_tokens = cut
-        scheduler.reqs[req.rid] = req
         if session is not None:
             session.active = req
         scheduler.event(req, "queued")
@@ -111,6 +163,63 @@ class Intake:
             scheduler.finish(req, Finish(type="length"))
         else:
             scheduler.waiting_queue.append(req)
+
+    def _make(
+        self,
+        msg: SessionDecode,
+        session: Session | None,
+        kv: ReqKV,
+        *,
+        selection: Selection | None = None,
+        background: bool = False,
+        prompt: IntArray | None = None,
+    ) -> Req:
+        scheduler = self._scheduler
+        scheduler.was_busy = True
+        self._ordinal += 1
+        req = Req(
+            msg,
+            session,
+            kv,
+            ordinal=self._ordinal,
+            random_seed=scheduler.args.random_seed,
+            now=scheduler.clock(),
+            selection=selection,
+            background=background,
+        )
+        if prompt is not None:
+            req.prompt = prompt
+        scheduler.reqs[req.rid] = req
+        return req
+
+    def _commit(self, msg: SessionCommit) -> None:
+        """Append settled ids, then compute what is not cached, as a request of nobody's: it is only worth doing early."""
+        self._extend(SessionExtend(sid=msg.sid, ids=msg.ids))
+        scheduler = self._scheduler
+        session = scheduler.sessions.get(msg.sid)
+        if session is None or session.error is not None:
+            return
+        whole = session.prompt_with([])
+        too_long = len(whole) > min(scheduler.max_len - 1, scheduler.allocator.size)
+        known = scheduler.cache.peek(whole, session.extra_key).length
+        full = len(scheduler.waiting_queue) >= scheduler.args.max_queued_requests
+        if too_long or full or known >= len(whole) or scheduler.cache.disabled:
+            return
+        asked = SessionDecode(
+            rid=f"{msg.sid}.k{self._ordinal + 1}",
+            sid=msg.sid,
+            client=session.client,
+            ids=whole.tolist(),
+            params=SamplingParams(max_new_tokens=0, temperature=0.0),
+            stops=[],
+            stop_token_ids=[],
+            eos_token_ids=[],
+            label=Label(name="@commit"),
+        )
+        kv = ReqKV(scheduler.cache, scheduler.allocator, session.extra_key)
+        req = self._make(asked, None, kv, background=True)
+        scheduler.event(req, "queued")
+        scheduler.waiting_queue.append(req)
 
     def _close(self, msg: SessionClose) -> None:
         for sid in msg.sids:

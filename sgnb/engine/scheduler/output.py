@@ -23,6 +23,8 @@ def kept_output(req: Req, reason: Finish, table: Sequence[bytes]) -> tuple[list[
     """
     if reason.type == "error":
         return [], b""
+    if req.selection is not None:
+        return req.selection.kept, b""
     ids, cut = req.output_ids, req.scanner.total
     if req.scanner.hit is not None:
         cut = req.scanner.hit.start
@@ -42,10 +44,14 @@ class OutputBuilder:
 
     def touch(self, req: Req) -> None:
         """This request started, or drew a token."""
+        if req.background:
+            return
         self._touched[req.rid] = req
 
     def finished(self, req: Req, kept: list[int], leftover: bytes, now: float) -> None:
         """This request ended: its last output is fixed here, exactly once."""
+        if req.background:
+            return
         self._touched[req.rid] = req
         whole = req.label.name == GENERATE
         self._last[req.rid] = ReqOutput(
@@ -57,6 +63,7 @@ class OutputBuilder:
             finish=req.finish_reason,
             meta=make_meta(req, len(kept), now),
             leftover=leftover,
+            choice=req.selection.choice if req.selection is not None else None,
             prompt_ids=req.prompt.tolist() if whole else [],
             output_ids=kept if whole else [],
         )

@@ -6,8 +6,10 @@ through ``peek`` only, which changes nothing, and remembers each length for as l
     lpm         longest cached prefix first; fcfs above 128 waiting (sorting would cost more than it saves)
     dfs-weight  the tree's branches with most waiting requests first, each branch together
     fcfs        order of arrival          lof   most new tokens allowed first          random   seeded
-Whatever the policy, a request that was overtaken ``MAX_OVERTAKEN`` times comes before all others, in order of arrival;
-and admission never skips the head of the queue. So the wait of each is bounded: nobody starves.
+    priority    order of arrival, too: under every policy a higher priority goes first
+Among equals who had fewer time slices goes first. Whatever the policy, a request that was overtaken ``MAX_OVERTAKEN`` times
+comes before all others, in order of arrival; and admission never skips the head of the queue but for one whose prefix is
+just being computed. So the wait of each is bounded: nobody starves.
 """
 
 from __future__ import annotations
@@ -18,22 +20,16 @@ from collections import Counter
 from sgnb.config import EngineArgs
 from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
 from sgnb.engine.scheduler.req import Req
-from sgnb.errors import LimitError
 
 MAX_OVERTAKEN = 128
 LPM_FALLBACK = 128
-POLICIES = ("lpm", "fcfs", "random", "dfs-weight", "lof")
+POLICIES = ("lpm", "fcfs", "random", "dfs-weight", "lof", "priority")
 
 
 class SchedulePolicy:
     """One policy over one tree. ``name`` may be changed between passes."""
 
     def __init__(self, args: EngineArgs, cache: RadixCache) -> None:
-        if args.schedule_policy not in POLICIES:
-            raise LimitError(
-                f"schedule_policy {args.schedule_policy!r} is not supported by this version of sgnb",
-                hint=f"Use one of {', '.join(POLICIES)}.",
-            )
         self.name: str = args.schedule_policy
         self._cache = cache
         self._random = random.Random(args.random_seed)
@@ -49,6 +45,8 @@ class SchedulePolicy:
             waiting.sort(key=lambda req: -req.params.max_new_tokens)
         elif self.name == "random":
             self._random.shuffle(waiting)
+        if any(req.turns or req.priority for req in waiting):
+            waiting.sort(key=lambda req: (-req.priority, req.turns))
         if any(req.overtaken >= MAX_OVERTAKEN for req in waiting):
             waiting.sort(key=lambda req: req.ordinal if req.overtaken >= MAX_OVERTAKEN else _LATER)
 

@@ -10,6 +10,10 @@ Budgets, in tokens::
     chunk   chunked_prefill_size: what one pass computes; a prompt that does not fit in it becomes *the* chunked request
     rows    max_running_requests
 The first request that does not fit ends the pass: nobody behind it is let past, so it is bound to be next.
+
+In-batch sharing: a request that has ``MIN_SHARED`` tokens more in common with one that is in prefill than with the cache
+waits for that one (its leader). Nothing is remembered of it: each pass looks anew, so it goes on as soon as the leader is
+no longer in prefill, for whatever reason.
 """
 
 from __future__ import annotations
@@ -17,12 +21,16 @@ from __future__ import annotations
 import math
 
 from sgnb.config import EngineArgs
-from sgnb.engine.mem_cache.base import BaseAllocator
+from sgnb.engine.mem_cache.base import BaseAllocator, IntArray, common_length
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.scheduler.req import Req
 
 CLIP_NEW_TOKENS = 4096
 """A huge ``max_new_tokens`` is an upper bound, not a forecast."""
+
+
+MIN_SHARED = 32
+"""A shorter prefix is computed twice sooner than waited for."""
 
 
 class NewTokenRatio:
@@ -36,6 +44,10 @@ class NewTokenRatio:
     RETRACT_MARGIN = 20
 
     def __init__(self, conservativeness: float) -> None:
+        self.set_conservativeness(conservativeness)
+
+    def set_conservativeness(self, conservativeness: float) -> None:
+        """Start over with another margin."""
         self.initial = min(0.7 * conservativeness, 1.0)
         self.minimum = 0.14 * self.initial
         self.value = self.initial
@@ -73,6 +85,10 @@ class PrefillAdder:
         self.extend_lens: list[int] = []
         self.new_chunked: Req | None = None
         """A request whose prompt is not finished by this pass."""
+        self.ready: list[Req] = []
+        """Selects whose prompt was found in the cache: nothing to compute before they score."""
+        self.refused: tuple[str, str, int, int] = ("", "", 0, 0)
+        """Why the last request did not fit: code, unit, what it needs, what there is."""
         self._cache = cache
         self._allocator = allocator
         self._running = running
@@ -80,7 +96,13 @@ class PrefillAdder:
         self._input = args.max_prefill_tokens
         self._chunk = args.chunked_prefill_size if args.chunked_prefill_size > 0 else None
         self._planned = 0
+        self._leaders: dict[tuple[str, bytes], list[Req]] = {}
         self._reserved = sum(_expected(req, ratio) for req in running)
+
+    @property
+    def room(self) -> int:
+        """Slots that are left beside what this pass computes."""
+        return self._holdable
 
     @property
     def _holdable(self) -> int:
@@ -89,7 +111,7 @@ class PrefillAdder:
 
     def add_chunked(self, req: Req) -> None:
         """The next chunk of the request in flight; as much as fits now, perhaps nothing."""
-        rest = req.total_len - len(req.kv.slots)
+        rest = req.prefill_len - len(req.kv.slots)
         count = min(rest, self._chunk or rest, self._holdable)
         if count > 0:
             self._take(req, count)
@@ -98,15 +120,42 @@ class PrefillAdder:
             self.new_chunked = req
             self._reserved += rest - count
 
+    def leader_of(self, req: Req) -> Req | None:
+        """The request in prefill whose prefix is worth waiting for."""
+        if self._cache.disabled or not self._leaders:
+            return None
+        ids = req.fill_ids()
+        found = self._leaders.get((req.kv.extra_key, _opening(ids)), ())
+        shared = [
+            (common_length(leader.prompt[: leader.prefill_len], ids[:-1], 0), leader) for leader in found
+        ]
+        length, leader = max(shared, key=lambda pair: pair[0], default=(0, None))
+        if length < MIN_SHARED or length - self._cache.peek(ids[:-1], req.kv.extra_key).length < MIN_SHARED:
+            return None
+        return leader
+
+    def note_suspended(self, req: Req, ratio: float) -> None:
+        """A running request made room: its row is free and what it held can be evicted."""
+        self._running.remove(req)
+        self._reserved -= _expected(req, ratio)
+        self._rows += 1
+
     def add_one_req(self, req: Req) -> bool:
         """Try the next of the queue. False: it does not fit now and the pass ends here; nothing was changed."""
         if self.new_chunked is not None or not self._rows or self._chunk == 0:
+            self.refused = (
+                ("rows", "rows", 1, 0) if not self._rows else ("chunk", "tokens", 1, self._chunk or 0)
+            )
             return False
-        cached = req.kv.bind(req.fill_ids())
-        extend = req.total_len - cached
-        alone = not self._running and not self.reqs
+        cached = req.kv.bind(req.fill_ids(), req.priority)
+        extend = req.prefill_len - cached
+        alone = not self._running and not self.reqs and not self.ready
         fits = extend + _expected(req, 1.0) + self._reserved <= self._holdable
         if not (fits or (alone and extend <= self._holdable)) or not self._input_allows(extend):
+            needs = extend + _expected(req, 1.0) + self._reserved
+            self.refused = ("kv", "slots", needs, self._holdable)
+            if fits or alone:
+                self.refused = ("input", "tokens", extend, self._input)
             req.kv.release()
             return False
         count = extend if self._chunk is None else min(extend, self._chunk)
@@ -114,7 +163,10 @@ class PrefillAdder:
             self.new_chunked = req
             self._reserved += extend - count
         self._rows -= 1
-        self._take(req, count)
+        if extend:
+            self._take(req, count)
+        else:
+            self.ready.append(req)
         self._reserved += _expected(req, 1.0)
         return True
 
@@ -123,12 +175,18 @@ class PrefillAdder:
         return not self.reqs or extend <= self._input
 
     def _take(self, req: Req, count: int) -> None:
+        if len(req.prompt) > MIN_SHARED:
+            self._leaders.setdefault((req.kv.extra_key, _opening(req.prompt)), []).append(req)
         self.reqs.append(req)
         self.extend_lens.append(count)
         self._planned += count
         self._input = max(0, self._input - count)
         if self._chunk is not None:
             self._chunk -= count
+
+
+def _opening(ids: IntArray) -> bytes:
+    return ids[:MIN_SHARED].tobytes()
 
 
 def _expected(req: Req, ratio: float) -> int:

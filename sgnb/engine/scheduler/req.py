@@ -3,7 +3,7 @@
 Role: what is asked, what came out so far, and the one place where it ends. Scheduler process; made by ``Scheduler`` from a
 ``SessionDecode``. Moves no slots itself (``ReqKV`` does) and sends nothing (``OutputBuilder`` does).
 
-    WAITING ──admitted──► PREFILL ──last chunk──► RUNNING ──finish()──► FINISHED
+    WAITING ──admitted──► PREFILL ──last chunk──► RUNNING (a select: SCORING) ──finish()──► FINISHED
        ▲                     │ retracted             │ retracted
        └─────────────────────┴───────────────────────┘          finish() is legal in every state, once
 
@@ -19,6 +19,7 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +27,10 @@ from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.stop import StopHit, StopScanner
-from sgnb.messages import Finish, SessionDecode, TokenLogprob
+from sgnb.messages import Finish, Match, SessionDecode, TokenLogprob
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.select import Selection
 
 
 class ReqState(Enum):
@@ -35,11 +39,16 @@ class ReqState(Enum):
     WAITING = "waiting"
     PREFILL = "prefill"
     RUNNING = "running"
+    SCORING = "scoring"
     FINISHED = "finished"
 
 
 class Req:
-    """One generation. ``ordinal`` is its place in the order of arrival; times are seconds of the scheduler's clock."""
+    """One generation. ``ordinal`` is its place in the order of arrival; times are seconds of the scheduler's clock.
+
+    Two kinds draw nothing: one with a ``selection`` scores options after its prompt, and a ``background`` one only computes
+    its prompt (nobody waits for it, nothing is told).
+    """
 
     def __init__(
         self,
@@ -50,6 +59,8 @@ class Req:
         ordinal: int,
         random_seed: int,
         now: float,
+        selection: Selection | None = None,
+        background: bool = False,
     ) -> None:
         self.rid = msg.rid
         self.client = msg.client
@@ -58,10 +69,13 @@ class Req:
         self.session = session
         self.kv = kv
         self.ordinal = ordinal
+        self.priority = msg.priority
         self.seed = msg.params.seed if msg.params.seed is not None else derive_seed(random_seed, msg.rid)
         self.prompt: IntArray = (
             np.array(msg.ids, dtype=np.int32) if session is None else session.prompt_with(msg.ids)
         )
+        self.selection = selection
+        self.background = background
         self.stop_ids = frozenset(msg.stop_token_ids)
         self.eos_ids = frozenset() if msg.params.ignore_eos else frozenset(msg.eos_token_ids)
         self.banned_ids = sorted(self.stop_ids | self.eos_ids)
@@ -83,6 +97,12 @@ class Req:
         self.cut_tokens = 0
         """Ids of its session that its prompt replaced."""
         self.overtaken = 0
+        self.match: Match | None = None
+        """What the cache had of it when it was admitted last."""
+        self.slice = 0
+        """Tokens drawn since it was admitted last."""
+        self.turns = 0
+        """Time slices it has had."""
         self.retractions = 0
         self.peeked: tuple[int, int, int] = (-1, 0, 0)
         """Memo of the policy: tree epoch, length asked, length matched."""
@@ -98,6 +118,26 @@ class Req:
     def total_len(self) -> int:
         """Prompt and output tokens."""
         return len(self.prompt) + len(self.output_ids)
+
+    @property
+    def draws(self) -> bool:
+        """True for a generation."""
+        return self.selection is None and not self.background
+
+    @property
+    def selected(self) -> Selection:
+        """The selection of a select."""
+        assert self.selection is not None, "not a select"
+        return self.selection
+
+    @property
+    def prefill_len(self) -> int:
+        """Tokens that must have KV before it draws or scores. A select's rows compute the last prompt token themselves (and
+        what shares its page), since the first scores come after it."""
+        if self.selection is None:
+            return self.total_len
+        page = self.kv.page_size
+        return (len(self.prompt) - 1) // page * page
 
     @property
     def remaining(self) -> int:

@@ -10,18 +10,17 @@ from collections.abc import Iterator
 from sgnb.engine.scheduler.req import Req
 
 
-def victims(running: list[Req], chunked: Req | None) -> Iterator[Req]:
+def victims(running: list[Req], unfinished: list[Req]) -> Iterator[Req]:
     """Requests to retract, in order: fewest output tokens first, then longest input, then latest arrival.
 
-    A prompt in the middle of its chunks has no output, so it goes before all that stream. One running request always
+    ``unfinished``: a prompt in the middle of its chunks and selects that score; they have no output, so they go before all
+    that stream. One running request always
     stays: alone it fits, since a prompt that cannot was refused and an output ends at the size of the pool.
     """
     ranked = sorted(running, key=_cheapest_first)
     if ranked:
         ranked.pop()
-    if chunked is not None:
-        ranked = sorted([*ranked, chunked], key=_cheapest_first)
-    yield from ranked
+    yield from sorted([*ranked, *unfinished], key=_cheapest_first)
 
 
 def _cheapest_first(req: Req) -> tuple[int, int, int]:

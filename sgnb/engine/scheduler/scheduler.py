@@ -10,9 +10,10 @@ One ``step`` is one pass of the event loop::
     recv_requests → get_next_batch_to_run → run_batch → recv_requests → process_batch_result → send
                     prefill if any can be admitted, else decode          an abort that came during the run wins
 
-``waiting_queue`` holds requests without slots, ``chunked_req`` at most one whose prompt is half computed,
-``running_batch`` those that decode. Only the latter two hold locks and rows of the runner's table. A fault of one
-request (bad logits, too long) ends that request; only a broken book of slots (``IntegrityError``) ends the engine.
+``waiting_queue`` holds requests without slots, ``chunked_req`` at most one whose prompt is half computed, ``scoring``
+selects that score their options, ``running_batch`` those that decode. Only the latter three hold locks and rows of the
+runner's table. A fault of one request (bad logits, too long) ends that request; only a broken book of slots
+(``IntegrityError``) ends the engine.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from sgnb.engine.scheduler.policy import SchedulePolicy
 from sgnb.engine.scheduler.prefill import NewTokenRatio, PrefillAdder
 from sgnb.engine.scheduler.req import Req, ReqState
 from sgnb.engine.scheduler.retraction import victims
+from sgnb.engine.scheduler.select import ScoreBatch
 from sgnb.engine.scheduler.session import Session
+from sgnb.engine.scheduler.step_events import StepRecorder
 from sgnb.engine.scheduler.telemetry import Meter, steady_clock
 from sgnb.errors import LimitError
 from sgnb.messages import (
@@ -44,6 +47,7 @@ from sgnb.messages import (
     Finish,
     ModelWorkerBatch,
     ModelWorkerOutput,
+    Numbered,
     RequestEvent,
     SchedulerInput,
     SchedulerOutput,
@@ -51,6 +55,9 @@ from sgnb.messages import (
 )
 
 log = logging.getLogger(__name__)
+
+Batch = ScheduleBatch | ScoreBatch
+_NON_FINITE = "The weights or an attention kernel produced NaN or infinity; check the model file."
 
 
 class Runner(Protocol):
@@ -82,10 +89,11 @@ class Scheduler:
                 hint="Use page_size=1.",
             )
         self.args = args
+        """Live knobs are changed here, by ``knobs``."""
         self.runner = runner
         self.clock = clock or steady_clock()
-        self.allocator = TokenAllocator(runner.max_total_tokens)
-        self.cache = RadixCache(self.allocator, disabled=args.disable_radix_cache)
+        self.allocator = TokenAllocator(runner.max_total_tokens, args.allocator_order)
+        self.cache = RadixCache(self.allocator, args.disable_radix_cache, args.radix_eviction_policy)
         self.policy = SchedulePolicy(args, self.cache)
         self.ratio = NewTokenRatio(args.schedule_conservativeness)
         self.meter = Meter(self.clock)
@@ -93,6 +101,8 @@ class Scheduler:
         self.waiting_queue: list[Req] = []
         self.running_batch: list[Req] = []
         self.chunked_req: Req | None = None
+        self.scoring: list[Req] = []
+        """Selects whose prompt has its KV."""
         self.reqs: dict[str, Req] = {}
         """Every request that is not finished."""
         self.sessions: dict[str, Session] = {}
@@ -104,10 +114,18 @@ class Scheduler:
         self._publish = publish
         self._inbox: deque[SchedulerInput] = deque()
         self._rows = list(range(min(args.max_running_requests, runner.max_running)))[::-1]
+        self.paused = False
+        """No step is taken but those in ``steps_allowed``; inputs are received."""
+        self.steps_allowed = 0
+        self._prefills = 0
+        """Prefill steps since the last one in which streams drew."""
         self.was_busy = False
         """Something happened since the books were last checked."""
         self._next_walk = 0.0
         self._intake = Intake(self)
+        self.recorder = StepRecorder(self.clock, publish, self.cache, self.allocator)
+        self.history: Callable[[int], tuple[int, list[Numbered]]] | None = None
+        """Where past events are: (number of the last, those from a number on)."""
 
     # ------------------------------------------------------------ the event loop
 
@@ -118,27 +136,68 @@ class Scheduler:
     def step(self) -> bool:
         """One pass of the event loop. True: call again at once; False: block until there is input."""
         self._recv_requests()
+        if not self.paused or self.steps_allowed:
+            self.steps_allowed = max(0, self.steps_allowed - 1)
+            self._run_next()
+        self.recorder.flush_slots(self.meter.forward_steps)
+        self.outputs.flush()
+        self.heartbeat()
+        if not self.reqs and not self._inbox:
+            self._on_idle()
+        return not self.idle
+
+    def _run_next(self) -> None:
+        self.recorder.begin()
         batch = self._get_next_batch_to_run()
+        if batch is None and self.reqs and self.cache.unpin_all():
+            log.warning("pinned prefixes are given up: a request needs their slots")
+            batch = self._get_next_batch_to_run()
         if batch is not None:
             self._run_batch(batch)
         elif self.reqs:
             raise IntegrityError(
                 f"{len(self.waiting_queue)} requests wait and nothing can run, with {self._holdable} slots to be had"
             )
-        self.outputs.flush()
-        self.heartbeat()
-        if self.idle:
-            self._on_idle()
-        return not self.idle
 
-    def _get_next_batch_to_run(self) -> ScheduleBatch | None:
-        """Prefill first, if any can be admitted; else decode."""
-        return self._get_new_batch_prefill() or self._update_running_batch()
+    def _get_next_batch_to_run(self) -> Batch | None:
+        """Selects first, then prefill, if any can be admitted; else decode. Running streams get their turn after every
+        ``prefill_decode_interval`` others."""
+        if self.running_batch and self._prefills >= self.args.prefill_decode_interval:
+            return self._update_running_batch()
+        batch: Batch | None = None
+        if not self.scoring:
+            batch = self._get_new_batch_prefill()
+        if batch is None and self.scoring:
+            batch = self._get_score_batch()
+        if batch is None:
+            return self._update_running_batch()
+        mixed = isinstance(batch, ScheduleBatch) and batch.forward_mode == "mixed"
+        self._prefills = 0 if mixed else self._prefills + 1
+        return batch
 
-    def _run_batch(self, batch: ScheduleBatch) -> None:
+    def _get_score_batch(self) -> ScoreBatch | None:
+        """As many options as fit. When none does and nothing runs whose end could make room, later selects give theirs
+        back, then the first one the KV of its best option: without that it fits alone."""
+        while True:
+            size = self.args.chunked_prefill_size
+            self.recorder.for_rid = self.scoring[0].rid
+            batch = ScoreBatch.prepare(
+                self.scoring, self._rows, size if size > 0 else None, self.cache, self.allocator
+            )
+            if batch is not None or self.running_batch:
+                return batch
+            others = [*self.scoring[1:], *([self.chunked_req] if self.chunked_req is not None else [])]
+            if others:
+                self.retract(others[-1])
+            elif not self.scoring[0].kv.let_go():
+                return None
+
+    def _run_batch(self, batch: Batch) -> None:
         """Run a batch and process its result; a runner that fails takes this batch's requests with it, not the engine."""
         self.meter.forward_steps += 1
         self.was_busy = True
+        figures = (len(self.running_batch), len(self.waiting_queue), self.ratio.value)
+        self.recorder.scheduled(batch, figures)
         try:
             result = self.runner.forward(batch.get_model_worker_batch(self.meter.forward_steps))
         except Exception as error:
@@ -146,8 +205,14 @@ class Scheduler:
             for req in batch.reqs:
                 self._fail(req, "runner", f"step {self.meter.forward_steps} failed: {error!r}")
             return
+        self.recorder.computed()
         self._recv_requests()
-        self._process_batch_result(batch, result)
+        wasted = sum(req.finished for req in batch.reqs)
+        if isinstance(batch, ScoreBatch):
+            self._process_scores(batch, result)
+        else:
+            self._process_batch_result(batch, result)
+        self.recorder.processed(result, wasted)
 
     def _recv_requests(self) -> None:
         while self._inbox:
@@ -155,8 +220,9 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, waits or is to be received."""
-        return not (self.reqs or self._inbox)
+        """Nothing is to be received, and nothing runs or waits, or the scheduler is paused."""
+        resting = not self.reqs or (self.paused and not self.steps_allowed)
+        return resting and not self._inbox
 
     def heartbeat(self) -> None:
         """Publish ``EngineStats`` if a heartbeat is due; the process loop calls this while it blocks."""
@@ -181,25 +247,83 @@ class Scheduler:
 
     def _get_new_batch_prefill(self) -> ScheduleBatch | None:
         """Admit what fits: the next chunk of the chunked request, then the queue in the policy's order."""
-        if self.chunked_req is None and not (self.waiting_queue and self._rows):
+        if self.chunked_req is None and not self.waiting_queue:
             return None
+        if self.waiting_queue:
+            self.policy.calc_priority(self.waiting_queue)
+            head = self.waiting_queue[0]
+            if self.chunked_req is not None and self.chunked_req.priority < head.priority:
+                self.suspend(self.chunked_req, "priority")
         adder = PrefillAdder(
-            self.args, self.cache, self.allocator, self.running_batch, self.ratio.value, len(self._rows)
+            self.args,
+            self.cache,
+            self.allocator,
+            [*self.running_batch, *self.scoring],
+            self.ratio.value,
+            len(self._rows),
         )
         if self.chunked_req is not None:
             adder.add_chunked(self.chunked_req)
-        if self.waiting_queue and self._rows:
-            self.policy.calc_priority(self.waiting_queue)
-            for req in self.waiting_queue:
-                if not adder.add_one_req(req):
-                    break
-        admitted = [req for req in adder.reqs if req is not self.chunked_req]
+        self._try_queue(adder)
+        admitted = [req for req in [*adder.reqs, *adder.ready] if req is not self.chunked_req]
         self.chunked_req = adder.new_chunked
         if admitted:
             self._admit(admitted)
+        for req in adder.ready:
+            req.state = ReqState.SCORING
+            self.scoring.append(req)
         if not adder.reqs:
             return None
-        return ScheduleBatch.prepare_for_extend(adder.reqs, adder.extend_lens, self.cache, self.allocator)
+        self.recorder.for_rid = adder.reqs[0].rid
+        mixed = (
+            self.running_batch
+            if self.args.enable_mixed_chunk and adder.room >= len(self.running_batch)
+            else None
+        )
+        return ScheduleBatch.prepare_for_extend(
+            adder.reqs, adder.extend_lens, self.cache, self.allocator, mixed
+        )
+
+    def _try_queue(self, adder: PrefillAdder) -> None:
+        """Admit from the queue in order. One whose prefix is just being computed is passed over; the first that does not
+        fit ends the pass, unless a running one has to make room for it."""
+        for req in self.waiting_queue.copy():
+            leader = adder.leader_of(req)
+            if leader is not None:
+                self.recorder.note(req.rid, "deferred", "leader", leader=leader.rid)
+                continue
+            while not adder.add_one_req(req):
+                victim = self._victim_of(req) if adder.new_chunked is None else None
+                if victim is None:
+                    self.recorder.note(req.rid, "deferred", *adder.refused)
+                    return
+                ratio = self.ratio.value
+                adder.note_suspended(victim, ratio)
+                self.suspend(victim, "priority" if victim.priority < req.priority else "quantum")
+
+    def _victim_of(self, req: Req) -> Req | None:
+        """The running request that has to make room for a waiting one: of lower priority, or of the same with its time slice
+        used up while the other had fewer."""
+        quantum = self.args.decode_quantum
+        lower = [
+            other
+            for other in self.running_batch
+            if other.priority < req.priority
+            or (quantum and other.priority == req.priority and other.slice >= quantum)
+        ]
+        return min(lower, key=lambda other: (other.priority, -other.slice, -other.ordinal), default=None)
+
+    def suspend(self, req: Req, reason: str) -> None:
+        """Take row and lock from a request and queue it again. Its KV goes to the cache, where it is found again unless
+        slots ran short meanwhile."""
+        self._vacate(req)
+        self.recorder.note(req.rid, "suspended", reason, "slots", 0, len(req.kv.slots))
+        node = req.kv.release(req.fill_ids()[: req.committed])
+        if node is not None and req.session is not None:
+            req.session.refer_to(node)
+        self._requeue(req)
+        req.turns += reason == "quantum"
+        self.event(req, "retracted", reason=reason)
 
     def _admit(self, admitted: list[Req]) -> None:
         """Move requests that hold their cached prefix now from the queue to rows of the runner's table."""
@@ -209,6 +333,10 @@ class Scheduler:
             req.state = ReqState.PREFILL
             req.row = self._rows.pop()
             req.committed = len(req.kv.slots)
+            req.match = self.cache.explain(req.fill_ids(), req.kv.extra_key, req.committed)
+            self.recorder.note(
+                req.rid, "admitted", "fits", "slots", req.prefill_len - req.committed, self._holdable
+            )
             if req.time_admitted is None:
                 req.time_admitted = self.clock()
                 req.cached_tokens = req.committed
@@ -219,16 +347,21 @@ class Scheduler:
 
     def _update_running_batch(self) -> ScheduleBatch | None:
         """All running requests draw one token each; some are retracted first if slots are short."""
+        self._prefills = 0
         if not self.running_batch:
             return None
         if self._holdable < len(self.running_batch):
-            for req in victims(self.running_batch, self.chunked_req):
+            chunked = [self.chunked_req] if self.chunked_req is not None else []
+            for req in victims(self.running_batch, [*chunked, *self.scoring]):
                 self.retract(req)
                 if self._holdable >= len(self.running_batch):
                     break
+            if self._holdable < len(self.running_batch):
+                self.cache.unpin_all()
             self.ratio.retracted(self.running_batch)
         else:
             self.ratio.decay()
+        self.recorder.for_rid = self.running_batch[0].rid
         return ScheduleBatch.prepare_for_decode(self.running_batch.copy(), self.cache, self.allocator)
 
     @property
@@ -237,14 +370,19 @@ class Scheduler:
 
     def retract(self, req: Req) -> None:
         """Take slots and row from a request and queue it again; what it drew stays, nothing is sent twice."""
+        needs, has = len(self.running_batch), self._holdable
+        self.recorder.note(req.rid, "retracted", "kv_full", "slots", needs, has)
         self._vacate(req)
         req.kv.release()
-        req.committed = 0
+        self._requeue(req)
         req.retractions += 1
-        req.state = ReqState.WAITING
-        self.waiting_queue.append(req)
         self.meter.retracted += 1
         self.event(req, "retracted", reason="kv_full")
+
+    def _requeue(self, req: Req) -> None:
+        req.committed = req.slice = 0
+        req.state = ReqState.WAITING
+        self.waiting_queue.append(req)
 
     # ------------------------------------------------------------ process
 
@@ -261,13 +399,16 @@ class Scheduler:
                     req,
                     "non_finite",
                     f"non-finite logits at step {result.step}",
-                    "The weights or an attention kernel produced NaN or infinity; check the model file.",
+                    _NON_FINITE,
                 )
                 continue
             req.committed = len(req.kv.slots)
-            if batch.forward_mode == "extend":
+            if row < batch.prompts:
+                self.recorder.for_rid = req.rid
                 req.kv.store(req.fill_ids()[: req.committed])
                 if not batch.sample[row]:
+                    if not req.draws and req.committed == req.prefill_len:
+                        self._prefilled(req)
                     continue
                 req.state = ReqState.RUNNING
                 self.running_batch.append(req)
@@ -275,11 +416,37 @@ class Scheduler:
             drawn += 1
         self.meter.note_generated(drawn)
 
+    def _prefilled(self, req: Req) -> None:
+        """The prompt of a request that draws nothing has its KV."""
+        if req.selection is None:
+            self.finish(req, Finish(type="length"))
+        else:
+            req.state = ReqState.SCORING
+            self.scoring.append(req)
+
+    def _process_scores(self, batch: ScoreBatch, result: ModelWorkerOutput) -> None:
+        """Take scores; selects with all of theirs have a winner and end."""
+        for req in batch.process(result):
+            self._fail(req, "non_finite", f"non-finite logits at step {result.step}", _NON_FINITE)
+        for req in batch.reqs:
+            if req.finished or req.selected.open_jobs():
+                continue
+            choice = req.selected.decide()
+            if choice.index == req.selected.best:
+                req.kv.truncate(req.prefill_len)
+                req.kv.take_held()
+                req.committed = len(req.kv.slots)
+            req.time_first_token = self.clock()
+            self.event(req, "first_token")
+            self.outputs.touch(req)
+            self.finish(req, Finish(type="stop"))
+
     def _take_token(self, req: Req, token: int, result: ModelWorkerOutput, row: int) -> None:
         if req.time_first_token is None:
             req.time_first_token = self.clock()
             self.event(req, "first_token")
         self.outputs.touch(req)
+        req.slice += 1
         reason = req.accept(token, result.logprobs[row], self.table, self.max_len)
         if reason is not None:
             self.finish(req, reason)
@@ -289,6 +456,7 @@ class Scheduler:
         if not req.finish(reason):
             return
         self._vacate(req)
+        self.recorder.for_rid = req.rid
         del self.reqs[req.rid]
         kept, leftover = kept_output(req, reason, self.table)
         node = None
@@ -297,7 +465,7 @@ class Scheduler:
         else:
             whole = np.concatenate([req.prompt, np.array(kept, dtype=np.int32)])
             node = req.kv.release(whole[: req.committed])
-            if req.session is not None:
+            if req.session is not None and (req.draws or kept):
                 req.session.keep(req.prompt, kept)
         if req.session is not None:
             req.session.active = None
@@ -316,6 +484,8 @@ class Scheduler:
             self.chunked_req = None
         elif req in self.running_batch:
             self.running_batch.remove(req)
+        elif req in self.scoring:
+            self.scoring.remove(req)
         elif req in self.waiting_queue:
             self.waiting_queue.remove(req)
         if req.row >= 0:
@@ -327,7 +497,7 @@ class Scheduler:
     def stats(self) -> EngineStats:
         """The figures of this moment."""
         return self.meter.stats(
-            running=len(self.running_batch) + (self.chunked_req is not None),
+            running=len(self.running_batch) + len(self.scoring) + (self.chunked_req is not None),
             queued=len(self.waiting_queue),
             sessions=len(self.sessions),
             free=self.allocator.available,
@@ -369,5 +539,6 @@ class Scheduler:
                 cached_tokens=req.cached_tokens,
                 completion_tokens=len(req.output_ids),
                 reason=reason,
+                match=req.match if state == "admitted" else None,
             )
         )

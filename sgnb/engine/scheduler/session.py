@@ -14,6 +14,7 @@ import numpy as np
 
 from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
+from sgnb.errors import LimitError
 from sgnb.messages import ErrorInfo
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Session:
     """Ids so far, owner, the request that runs on it now, and the soft reference."""
 
-    __slots__ = ("_cache", "_node", "active", "client", "error", "extra_key", "ids", "sid")
+    __slots__ = ("_cache", "_node", "_pinned", "active", "client", "error", "extra_key", "ids", "sid")
 
     def __init__(self, sid: str, client: int, extra_key: str, cache: RadixCache) -> None:
         self.sid = sid
@@ -35,11 +36,20 @@ class Session:
         """Set when its ids can no longer be trusted; every later decode fails with it."""
         self._cache = cache
         self._node: TreeNode | None = None
+        self._pinned: TreeNode | None = None
 
     def prompt_with(self, ids: list[int]) -> IntArray:
         """Everything the next decode computes from: the ids so far, then what was pending."""
         whole: IntArray = np.concatenate([np.array(self.ids, dtype=np.int32), np.array(ids, dtype=np.int32)])
         return whole
+
+    def fork(self, sid: str) -> Session:
+        """A copy under another name: the same ids, a soft reference of its own, no KV copied."""
+        child = Session(sid, self.client, self.extra_key, self._cache)
+        child.ids = array("i", self.ids)
+        child.error = self.error
+        child.refer_to(self._node)
+        return child
 
     def extend(self, ids: list[int]) -> None:
         """Append settled ids and bind them to what the cache has of them. Nothing is computed."""
@@ -59,6 +69,25 @@ class Session:
         self.ids = array("i", prompt.tobytes())
         self.ids.extend(output_ids)
 
+    def pin(self, most: int) -> int:
+        """Keep what is cached of its ids now, until ``unpin`` or its end; how many tokens. LimitError beyond ``most`` slots
+        pinned altogether: what runs needs room."""
+        match = self._cache.match_prefix(self.prompt_with([]), self.extra_key)
+        self.unpin()
+        if self._cache.pinned_size + len(match.slots) > most:
+            raise LimitError(
+                f"{self._cache.pinned_size} slots are pinned already; {len(match.slots)} more exceed {most}",
+                hint="Unpin another state, or launch with a larger max_total_tokens.",
+            )
+        self._cache.pin(match.node)
+        self._pinned = match.node
+        return len(match.slots)
+
+    def unpin(self) -> bool:
+        """Undo ``pin``; False if nothing was pinned."""
+        node, self._pinned = self._pinned, None
+        return node is not None and self._cache.unpin(node)
+
     def refer_to(self, node: TreeNode | None) -> None:
         """Move the soft reference (``None``: give it up)."""
         if node is not None:
@@ -71,4 +100,5 @@ class Session:
     def release(self) -> None:
         """Forget the session; its cached prefix becomes plain cache. Idempotent."""
         self.refer_to(None)
+        self.unpin()
         self.ids = array("i")

@@ -98,6 +98,15 @@ class Conversation:
         self._open: Turn | None = None
         self._sampled: list[int] = []
 
+    def copy(self) -> Conversation:
+        """The same turns and ids, independent of these."""
+        twin = Conversation()
+        twin.turns = [Turn(turn.role, turn.pieces.copy()) for turn in self.turns]
+        twin.ids = array("i", self.ids)
+        twin.lost = self.lost
+        twin._open = twin.turns[-1] if self._open is not None else None
+        return twin
+
     # ------------------------------------------------------------ what a program does
 
     def begin(self, role: str) -> None:

@@ -2,14 +2,14 @@
 
 Tokenizer process; one thread calls it (the process's loop, or a test): ``handle`` with what a client sent, ``on_batch``
 with what a step gave, ``pump`` while it says that there is more. It answers through two callables, so it knows no sockets.
-Each session is a queue of its own: Init, Extend and Decode take effect in order; while a Decode is in flight its session's
-later ops wait here, because the output comes between. Short text is encoded at once; long text in pieces, one for each
-``pump``, between which all other messages are served. A client may name only what it made: its ids start with
-``c<client>.``.
+Each session is a queue of its own: ops take effect in order; while a Decode or Select is in flight its session's later ops
+wait here, because the output comes between. A Fork that waits has its children at once, whose ops wait for it, and keeps a
+released parent open until then. Short text is encoded at once; long text in pieces, one for each ``pump``, between which
+all other messages are served. A client may name only what it made: its ids start with ``c<client>.``.
 
-Every Decode gets exactly one chunk with a finish. A failed op poisons its session: later ops fail with the first cause.
-After an abort a session stays usable: its queued generations end with ``abort``, its queued text is still appended, so
-that turns stay closed as the notebook wrote them. No scheduling, no model here.
+Every Decode and Select gets exactly one chunk with a finish. A failed op poisons its session: later ops fail with the
+first cause. After an abort a session stays usable: its queued requests end with ``abort``, its queued text is still
+appended, so that turns stay closed as the notebook wrote them. No scheduling, no model here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sgnb.config import MAX_STATES, MAX_WAITING
 from sgnb.engine.tokenizer.borders import PIECE_CHARS
 from sgnb.engine.tokenizer.conversation import Conversation
 from sgnb.engine.tokenizer.detokenizer import DetokenizerManager
-from sgnb.engine.tokenizer.refusals import foreign, full, owns, refuse_decode
-from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, error_info
+from sgnb.engine.tokenizer.refusals import foreign, full, owns, refuse_child, refuse_request
+from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, SessionOp, error_info
 from sgnb.engine.tokenizer.steps import Jobs, Steps
 from sgnb.engine.tokenizer.template_renderer import TemplateRenderer
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, model_info
@@ -37,10 +37,12 @@ from sgnb.messages import (
     Chunk,
     Chunks,
     ClientGone,
+    Commit,
     Decode,
     ErrorInfo,
     Extend,
     Finish,
+    Fork,
     Init,
     ModelInfo,
     Op,
@@ -49,11 +51,15 @@ from sgnb.messages import (
     ReqOutput,
     SchedulerInput,
     SchedulerReady,
+    Select,
     ServerMessage,
     SessionClose,
+    SessionCommit,
     SessionDecode,
     SessionExtend,
+    SessionFork,
     SessionOpen,
+    SessionSelect,
     TokenTable,
 )
 
@@ -73,6 +79,8 @@ class _Request:
     sid: str
     with_ids: bool
     notes: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    """Of a select: as they were written."""
 
 
 def _nothing() -> None:
@@ -114,6 +122,8 @@ class TokenizerManager:
         self._refused: OrderedDict[str, ErrorInfo] = OrderedDict()
         """Sessions that could not be opened, so that their later ops name the first cause."""
         self._outbox: dict[int, list[Chunk]] = {}
+        self._born: list[Session] = []
+        """Children of forks just carried out: what they queued can go on."""
         self._jobs = Jobs(wake, 2 * PIECE_CHARS)
         self._renderer = TemplateRenderer(tokenizer.chat_template or "", tokenizer.variables)
 
@@ -235,7 +245,12 @@ class TokenizerManager:
             if out.meta is not None and request.notes:
                 meta = msgspec.structs.replace(out.meta, notes=list(request.notes))
                 out = msgspec.structs.replace(out, meta=meta)
-            self._send(request.client, self._detokenizer.feed(out, with_ids=request.with_ids))
+            chunk = self._detokenizer.feed(out, with_ids=request.with_ids)
+            if out.choice is not None:
+                chunk = msgspec.structs.replace(
+                    chunk, text=request.options[out.choice.index], choice=out.choice
+                )
+            self._send(request.client, chunk)
             session = self._sessions.get(request.sid)
             if session is not None and session.running == out.rid:
                 session.sampled(out.ids)
@@ -249,6 +264,8 @@ class TokenizerManager:
         session = self._sessions.get(request.sid)
         if session is None or session.running != out.rid:
             return  # released meanwhile
+        if out.choice is not None:
+            session.end_options(out.choice.index, request.options[out.choice.index])
         kept = out.meta.kept_tokens if out.meta is not None else 0
         session.finished(kept, out.leftover.decode("utf-8", "replace"), self.tokenizer)
         if finish.type == "error" and session.error is None:
@@ -256,11 +273,19 @@ class TokenizerManager:
         self._pump(session)
 
     def _pump(self, session: Session) -> None:
-        while session.queue and session.running is None and session.job is None:
-            op = session.queue.popleft()
-            if isinstance(op, Decode):
-                self._queued.pop(op.rid, None)
-            self._apply(session, op)
+        """Carry out what waited, up to the next request; forks let their children's ops go on too."""
+        ready = [session]
+        while ready:
+            one = ready.pop()
+            while one.queue and not one.busy and not (one.closing and not self._needed(one)):
+                op = one.queue.popleft()
+                if isinstance(op, Decode | Select):
+                    self._queued.pop(op.rid, None)
+                self._apply(one, op)
+            if one.closing and not one.busy and not self._needed(one):
+                self._close(one)
+            ready += self._born
+            self._born = []
 
     # ------------------------------------------------------------ ops
 
@@ -287,20 +312,23 @@ class TokenizerManager:
             self._refused.popitem(last=False)
         self._op_failed(client, sid, error)
 
-    def _accept(self, client: int, op: Extend | Decode) -> None:
+    def _accept(self, client: int, op: SessionOp) -> None:
         """Check what can be checked at once, then carry the op out or queue it behind the running generation."""
         session = self._sessions.get(op.sid)
-        if session is None or session.client != client:
+        if session is None or session.client != client or session.closing:
             error = self._refused.get(op.sid) or error_info(
                 RequestError(f"no session {op.sid!r} of this client is open", code="unknown_session")
             )
-            if isinstance(op, Decode):
+            if isinstance(op, Decode | Select):
                 self._end(client, op.rid, error)
+            elif isinstance(op, Fork):
+                for child in op.children:
+                    self._refuse(client, child, error)
             else:
                 self._op_failed(client, op.sid, error)
             return
-        if isinstance(op, Decode):
-            bad = refuse_decode(
+        if isinstance(op, Decode | Select):
+            bad = refuse_request(
                 session.client,
                 op,
                 known=op.rid in self._requests or op.rid in self._queued,
@@ -310,37 +338,63 @@ class TokenizerManager:
             )
             self._waiting[client] += 1
             if bad is not None:
-                self._fail_decode(session, op, bad)
+                self._fail_request(session, op, bad)
                 return
-        else:
+        elif isinstance(op, Fork):
+            op = self._bear(session, op)
+        elif isinstance(op, Extend):
             try:
                 session.admit(op)
             except SgnbError as fault:
                 self._poison(session, error_info(fault))
                 return
-        if session.running is None and session.job is None:
-            self._apply(session, op)
+        if not session.busy:
+            session.queue.append(op)
+            self._pump(session)
         elif len(session.queue) >= MAX_QUEUED_OPS:
             error = error_info(LimitError(f"{MAX_QUEUED_OPS} operations wait behind one generation"))
-            if isinstance(op, Decode):
-                self._fail_decode(session, op, error)
+            if isinstance(op, Decode | Select):
+                self._fail_request(session, op, error)
             else:
                 self._poison(session, error)
         else:
             session.queue.append(op)
-            if isinstance(op, Decode):
+            if isinstance(op, Decode | Select):
                 self._queued[op.rid] = op.sid
 
-    def _apply(self, session: Session, op: Extend | Decode) -> None:
+    def _bear(self, parent: Session, op: Fork) -> Fork:
+        """Make a fork's children, whose ops wait until it is carried out. The fork without those that cannot be."""
+        children = []
+        client = parent.client
+        for child in op.children:
+            known = self._sessions.get(child)
+            error = refuse_child(
+                client, child, known=known is not None, width=len(op.children), depth=parent.depth + 1
+            )
+            if error is None and self._open[client] >= self._max_sessions:
+                error = full(self._open[client], self._max_sessions)
+            if error is None:
+                self._refused.pop(child, None)
+                self._sessions[child] = Session(child, client, unborn=True, depth=parent.depth + 1)
+                self._open[client] += 1
+                children.append(child)
+            elif known is not None and known.client == client:
+                self._poison(known, error)
+            else:
+                self._refuse(client, child, error)
+        return Fork(sid=op.sid, children=children)
+
+    def _apply(self, session: Session, op: SessionOp) -> None:
         """Carry out an op whose turn it is."""
-        if session.error is not None:
-            if isinstance(op, Decode):
-                self._fail_decode(session, op, session.error)
+        if session.error is not None and not isinstance(op, Fork):
+            if isinstance(op, Decode | Select):
+                self._fail_request(session, op, session.error)
             return
-        if isinstance(op, Decode):
-            session.encoding = op
+        if isinstance(op, Decode | Select):
             self._queued[op.rid] = op.sid
-        else:
+        if isinstance(op, Decode | Select | Fork):
+            session.encoding = op
+        elif isinstance(op, Extend):
             try:
                 session.extend(op.parts, self.tokenizer, self.vocab_size)
             except SgnbError as fault:
@@ -357,11 +411,17 @@ class TokenizerManager:
         else:
             session.job = job
 
-    def _encode(self, session: Session, op: Extend | Decode) -> Steps[None]:
-        """An op in steps. Ended between two of them it has sent nothing, and its text is pending still."""
+    def _encode(self, session: Session, op: SessionOp) -> Steps[None]:
+        """An op in steps. Ended between two of them its request was not sent, and its text is pending still."""
         try:
             if isinstance(op, Decode):
                 yield from self._decode(session, op)
+            elif isinstance(op, Select):
+                yield from self._select(session, op)
+            elif isinstance(op, Fork | Commit):
+                if session.error is None and (ids := (yield from session.settle(self.tokenizer))):
+                    kind = SessionCommit if isinstance(op, Commit) else SessionExtend
+                    self._to_scheduler(kind(sid=session.sid, ids=ids))
             elif ids := (yield from session.take_stable(self.tokenizer)):
                 self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -371,11 +431,43 @@ class TokenizerManager:
         ) as fault:  # a panic of the tokenizers library is no Exception; one session fails, no more
             if not isinstance(fault, SgnbError):
                 log.exception("session %s", session.sid)
-            if isinstance(op, Decode):
+            if isinstance(op, Decode | Select):
                 self._queued.pop(op.rid, None)
-                self._fail_decode(session, op, error_info(fault))
+                self._fail_request(session, op, error_info(fault))
             else:
                 self._poison(session, error_info(fault))
+        if isinstance(op, Fork):
+            self._fork(session, op)
+
+    def _fork(self, session: Session, op: Fork) -> None:
+        """Its children become copies, and what they queued can go on."""
+        born = [child for child in map(self._sessions.get, op.children) if child is not None and child.unborn]
+        if born:
+            self._to_scheduler(SessionFork(sid=session.sid, children=[child.sid for child in born]))
+        for child in born:
+            child.become_copy(session)
+        self._born += born
+
+    def _select(self, session: Session, op: Select) -> Steps[None]:
+        if ids := (yield from session.settle(self.tokenizer)):
+            self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
+        options = yield from session.take_options(op.options, self.tokenizer, self._renderer.render)
+        del self._queued[op.rid]
+        session.running, session.options = op.rid, options
+        self._requests[op.rid] = _Request(session.client, session.sid, False, options=tuple(op.options))
+        self._to_scheduler(
+            SessionSelect(
+                rid=op.rid,
+                sid=session.sid,
+                client=session.client,
+                ids=options.ids,
+                options=options.rests,
+                method=op.method,
+                keep=options.keep,
+                label=op.label,
+                priority=op.priority,
+            )
+        )
 
     def _decode(self, session: Session, op: Decode) -> Steps[None]:
         prompt = yield from session.prompt(self.tokenizer, self._renderer.render)
@@ -396,6 +488,7 @@ class TokenizerManager:
                 eos_token_ids=session.stop_ids(self.tokenizer),
                 label=op.label,
                 keep=prompt.keep,
+                priority=op.priority,
             )
         )
 
@@ -406,6 +499,9 @@ class TokenizerManager:
             session = self._sessions.get(sid)
             if session is None or session.client != client:
                 continue
+            if self._needed(session):
+                session.closing = True
+                continue
             self._drop_queued(session)
             del self._sessions[sid]
             self._open[client] -= 1
@@ -413,17 +509,29 @@ class TokenizerManager:
         if closed:
             self._to_scheduler(SessionClose(sids=closed))
 
+    def _needed(self, session: Session) -> bool:
+        """Whether a fork still waits for this session, so that it must not be closed yet."""
+        forks = [op for op in (*session.queue, session.encoding) if isinstance(op, Fork)]
+        return any((child := self._sessions.get(sid)) and child.unborn for op in forks for sid in op.children)
+
+    def _close(self, session: Session) -> None:
+        """Close a session that was released while a fork waited."""
+        self._drop_queued(session)
+        if self._sessions.pop(session.sid, None) is not None:
+            self._open[session.client] -= 1
+            self._to_scheduler(SessionClose(sids=[session.sid]))
+
     def _drop_queued(self, session: Session, only: str | None = None) -> None:
         """End generations of a session that are queued or being encoded (or the one named); the text between them stays."""
         job, encoding = session.job, session.encoding
-        if job is not None and (only is None or (encoding is not None and encoding.rid == only)):
+        if job is not None and (only is None or getattr(encoding, "rid", None) == only):
             self._jobs.cancel(job)
             session.cancelled()
             if encoding is not None:
                 session.queue.appendleft(encoding)  # it is ended as those that wait are
         kept = []
         for op in session.queue:
-            if isinstance(op, Decode) and only in (None, op.rid):
+            if isinstance(op, Decode | Select) and only in (None, op.rid):
                 del self._queued[op.rid]
                 self._waiting[session.client] -= 1
                 self._send(session.client, Chunk(rid=op.rid, finish=Finish(type="abort")))
@@ -440,7 +548,7 @@ class TokenizerManager:
             session.error = error
             self._op_failed(session.client, session.sid, error)
 
-    def _fail_decode(self, session: Session, op: Decode, error: ErrorInfo) -> None:
+    def _fail_request(self, session: Session, op: Decode | Select, error: ErrorInfo) -> None:
         self._waiting[session.client] -= 1
         if session.error is None:
             session.error = error

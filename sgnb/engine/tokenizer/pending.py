@@ -61,6 +61,16 @@ class Pending:
         if ids:
             self._items.append(list(ids))
 
+    def copy(self) -> Pending:
+        """The same text and ids, independent of this one."""
+        twin = Pending()
+        twin._items = [
+            _Span(list(item.parts), item.parse) if isinstance(item, _Span) else list(item)
+            for item in self._items
+        ]
+        twin.size = self.size
+        return twin
+
     def opens_with_ids(self) -> bool:
         """True when raw ids come first: then nothing may be put before them."""
         return bool(self._items) and isinstance(self._items[0], list)

@@ -9,20 +9,23 @@ it; the pending text is for what it cannot render. It sends nothing.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sgnb.config import MAX_PROMPT_BYTES
+from sgnb.engine.tokenizer.borders import PIECE_CHARS
 from sgnb.engine.tokenizer.chat_template import TemplateFault
 from sgnb.engine.tokenizer.conversation import Conversation, Render
 from sgnb.engine.tokenizer.pending import Pending
 from sgnb.engine.tokenizer.steps import Job, Steps
 from sgnb.engine.tokenizer.tokenizer import AddedToken, ModelTokenizer
 from sgnb.errors import LimitError, RequestError, SgnbError
-from sgnb.messages import Decode, ErrorInfo, Extend, Ids, Mark, Part, Text
+from sgnb.messages import Commit, Decode, ErrorInfo, Extend, Fork, Ids, Mark, Part, Select, Text
 
 EARLY_BYTES = 4096
 """Pending text beyond this is cut at a safe space and bound to the cached prefix."""
 MAX_QUEUED_OPS = 16_384
+MAX_RETOKENISED_BYTES = 64 << 20
+"""Pending text is tokenised once with every option of a select."""
 BLANK_NOTE = (
     "The prompt ends with a space; most tokens begin with theirs, so the model continues worse. "
     "Leave out the space before the generation."
@@ -38,6 +41,18 @@ class Prompt:
     notes: tuple[str, ...] = ()
 
 
+SessionOp = Extend | Decode | Select | Fork | Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A select's prompt (as ``Prompt``, what all options begin with) and the rest of each option."""
+
+    ids: list[int]
+    rests: list[list[int]]
+    keep: int | None = None
+
+
 @dataclass(slots=True)
 class Session:
     """One session of one client."""
@@ -45,14 +60,22 @@ class Session:
     sid: str
     client: int
     pending: Pending = field(default_factory=Pending)
-    queue: deque[Extend | Decode] = field(default_factory=deque)
-    """Ops that wait for the generation in flight, in order."""
+    queue: deque[SessionOp] = field(default_factory=deque)
+    """Ops that wait for the request in flight, in order."""
     running: str | None = None
     """Request in flight."""
     job: Job | None = None
     """The op whose text is being encoded; later ones wait in the queue."""
-    encoding: Decode | None = None
-    """That op, if it is a generation."""
+    encoding: Decode | Select | Fork | None = None
+    """That op, if it is more than text."""
+    options: Options | None = None
+    """Of the select in flight: what becomes of the session with its winner."""
+    unborn: bool = False
+    """Its fork waits in the parent's queue: its own ops wait for that."""
+    closing: bool = False
+    """Released, but a queued fork still needs what its requests give."""
+    depth: int = 0
+    """Forks above it."""
     conversation: Conversation | None = None
     """Only where the chat template is not exact, and until something came that it cannot render."""
     blank_end: bool = False
@@ -69,6 +92,22 @@ class Session:
     size: int = 0
     """Bytes of prompt text accepted so far, queued ones included (an id counts 4)."""
     next_cut: int = EARLY_BYTES
+
+    @property
+    def busy(self) -> bool:
+        """True while ops must wait."""
+        return self.unborn or self.running is not None or self.job is not None
+
+    def become_copy(self, parent: Session) -> None:
+        """What a fork gives: pending text, turns, first cause of an error. Ops that came meanwhile stay queued."""
+        self.unborn = False
+        self.pending = parent.pending.copy()
+        self.conversation = parent.conversation.copy() if parent.conversation is not None else None
+        self.blank_end, self.notes = parent.blank_end, parent.notes.copy()
+        self.started, self.chat, self.role = parent.started, parent.chat, parent.role
+        self.next_cut = parent.next_cut
+        self.error = self.error or parent.error
+        self.size += parent.size
 
     def admit(self, op: Extend) -> None:
         """Count the op's text; LimitError beyond the prompt limit, RequestError for text that is not Unicode."""
@@ -148,13 +187,24 @@ class Session:
         """Ids of long pending text up to the last safe space; empty when it is short or cannot be cut."""
         if self.pending.size <= self.next_cut or self._renders:
             return []
+        return (yield from self.settle(tokenizer))
+
+    def settle(self, tokenizer: ModelTokenizer) -> Steps[list[int]]:
+        """Ids of pending text up to the last safe space, however short it is; empty where nothing can be cut, and for a
+        conversation that is rendered whole."""
+        if not self.pending or self._renders:
+            return []
         ids = yield from self._take(tokenizer, stable=True)
         # Text that could not be cut is tried again when it has doubled, not at every op.
         self.next_cut = EARLY_BYTES + self.pending.size * (1 if ids else 2)
         return ids
 
-    def cost(self, op: Extend | Decode) -> int:
+    def cost(self, op: SessionOp) -> int:
         """About how many bytes this op has encoded now."""
+        if isinstance(op, Select):
+            return (self.pending.size + 16) * len(op.options)
+        if isinstance(op, Fork | Commit):
+            return self.pending.size
         return self.pending.size if isinstance(op, Decode) or self.pending.size > self.next_cut else 0
 
     def cancelled(self) -> None:
@@ -208,6 +258,54 @@ class Session:
         self.started = True
         return Prompt(ids[common:], common if common < len(self.conversation.ids) else None)
 
+    def take_options(self, options: list[str], tokenizer: ModelTokenizer, render: Render) -> Steps[Options]:
+        """Every option tokenised with what is pending, and what all begin with. Nothing is taken: the text stays pending
+        until there is a winner (``end_options``).
+
+        A prompt that leaves nothing before the first scored token starts as an empty one does. After a prompt that a
+        template has rendered, options are tokenised by themselves.
+        """
+        if self.pending.size * len(options) > MAX_RETOKENISED_BYTES:
+            raise LimitError(
+                f"{len(options)} options after {self.pending.size} bytes of text that cannot be cut are too much",
+                hint="Put a space, a generation or a turn before the select, or give fewer options.",
+            )
+        base = replace(self, pending=self.pending.copy(), queue=deque(), notes=[], job=None)
+        rendered: Prompt | None = None
+        if self._renders:
+            rendered = yield from base._rendered(tokenizer, render)
+        whole, spent = [], 0
+        for option in options:
+            trial = replace(base, pending=base.pending.copy())
+            trial.pending.add_text(option, parse=self.role is None)
+            whole.append((yield from trial._take(tokenizer, stable=False)))
+            spent += base.pending.size + len(option)
+            if spent > PIECE_CHARS:
+                spent = 0
+                yield None
+        common = _common_length(whole)
+        before = rendered.ids if rendered is not None else []
+        if not base.started and common - (common == min(map(len, whole))) <= 0:
+            before = tokenizer.start_ids
+            if not before:
+                raise RequestError(
+                    f"the prompt is empty, and {tokenizer.name} has no token to start from",
+                    code="empty_prompt",
+                    hint="Put some text before the select.",
+                )
+        keep = rendered.keep if rendered is not None else None
+        return Options([*before, *whole[0][:common]], [ids[common:] for ids in whole], keep)
+
+    def end_options(self, index: int, text: str) -> None:
+        """The select in flight chose this option: it and what was pending are part of the session's ids now."""
+        assert self.options is not None
+        self.pending.clear()
+        self.started, self.blank_end = True, False
+        self.next_cut = EARLY_BYTES
+        if self.conversation is not None:
+            self.conversation.sent([*self.options.ids, *self.options.rests[index]], self.options.keep)
+            self.conversation.add_text(text)
+
     def sampled(self, ids: list[int]) -> None:
         """Output of the generation in flight."""
         if self.conversation is not None:
@@ -215,7 +313,7 @@ class Session:
 
     def finished(self, kept: int, leftover: str, tokenizer: ModelTokenizer) -> None:
         """The generation has ended with so many tokens kept; ``leftover``: kept characters that no kept token covers."""
-        self.running = None
+        self.running = self.options = None
         # Model text, so always literal.
         self.pending.add_text(leftover, parse=False)
         if self.conversation is not None:
@@ -265,6 +363,14 @@ class Session:
                     ids.append(part.id)
                 break
         return ids
+
+
+def _common_length(rows: list[list[int]]) -> int:
+    """How many ids all rows begin with. The extremes in order differ first, if any two do."""
+    low, high = min(rows), max(rows)
+    return next(
+        (i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high))
+    )
 
 
 def error_info(fault: BaseException) -> ErrorInfo:
