@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgnb.engine.layers.sampler import draw, gumbel_noise, kept_ids, sample
+from sgnb.engine.layers.sampler import close_calls, draw, gumbel_noise, kept_ids, sample
 from sgnb.messages import ModelWorkerBatch
 from sgnb.sampling_params import SamplingParams
 
@@ -228,3 +228,13 @@ def test_penalties_and_bias_leave_logprobs_raw():
 def test_B040_a_bias_cannot_bring_back_a_banned_id():
     rows = batch([SamplingParams(temperature=0.0, logit_bias=((1, 1000.0),))], banned=[[1]])
     assert sample(torch.tensor([[0.5, 0.0, 0.1]]), rows, [0]).ids == [0]
+
+
+def test_close_calls_see_what_penalties_and_bias_leave():
+    logits = torch.zeros(1, 8)
+    logits[0, :3] = torch.tensor([9.0, 5.0, 4.999])
+    apart = batch([SamplingParams(temperature=0.0)])
+    assert close_calls(logits, apart, [0], 0.03) == []
+    biased = batch([SamplingParams(temperature=0.0, logit_bias=((0, -90.0),))])
+    assert close_calls(logits, biased, [0], 0.03) == [0]
+    assert logits[0, 0] == 9.0, "the scores given are left as they are"

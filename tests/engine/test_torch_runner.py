@@ -33,8 +33,8 @@ class Scores:
         self.steps = []
         inner = runner._model.logits
 
-        def logits(hidden):
-            out = inner(hidden)
+        def logits(hidden, precision):
+            out = inner(hidden, precision)
             self.steps.append(out.clone())
             return out
 
@@ -140,6 +140,7 @@ def test_a_row_is_used_again(fresh):
     close(scores.steps[-1][0], reference([4, 5]))
 
 
+@pytest.mark.sampler
 def test_B147_greedy_alone_is_greedy_in_a_batch(fresh):
     """fp32, against the reference teacher-forced on what we drew: equal up to a top-two gap of 1e-4 (none here)."""
     driver, _, _ = fresh
@@ -306,6 +307,7 @@ def test_bf16_stays_near_fp32_for_every_row_count(tmp_path, kind):
     runs = {}
     for dtype in ("float32", "bfloat16"):
         runner = make_runner(path, dtype=dtype)
+        runner._settles = False  # one set of scores a step, at the level of that step
         scores, driver = Scores(runner), Driver(runner)
         driver.forward({row: list(ids) for row, ids in PROMPTS.items()})
         driver.forward({0: [9]})

@@ -3,7 +3,8 @@
 Scheduler process; see ``base``. Three forms, chosen per row once a step: one query over one request's slots (read in
 place when they are consecutive, else gathered once for keys and values together); several single queries of similar
 length in one padded call; and the new tokens of a prompt under a causal mask. A lone query is always reshaped to its KV
-groups: ``enable_gqa`` is several times slower there.
+groups: ``enable_gqa`` is several times slower there. Queries above the pool's precision read keys and values widened
+to theirs, unless a decode step would have to widen many.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from sgnb.engine.attention.base import AttentionBackend
 from sgnb.engine.layers.radix_attention import RadixAttention
 from sgnb.engine.model_executor.forward_batch import ForwardBatch
 from sgnb.engine.model_executor.model_runner import RowSpan
+from sgnb.engine.model_executor.precision import Precision
 
 Slots = slice | torch.Tensor
 _BUCKET = 64
+_WIDEN_MOST = {Precision.FINE: 256, Precision.EXACT: 2048}
+"""Tokens per query whose keys and values are widened to fp32."""
 
 
 @dataclass(slots=True)
@@ -30,6 +34,7 @@ class _Single:
 
     index: int
     slots: Slots
+    dtype: torch.dtype
 
 
 @dataclass(slots=True)
@@ -39,7 +44,7 @@ class _Group:
     index: torch.Tensor  # [R]
     slots: torch.Tensor  # [R * length]
     length: int
-    mask: torch.Tensor  # [R, 1, 1, length], 0 or -inf
+    mask: torch.Tensor  # [R, 1, 1, length], 0 or -inf, of the dtype that attention is computed in
 
 
 @dataclass(slots=True)
@@ -80,7 +85,8 @@ class TorchNativeBackend(AttentionBackend):
         for spans in buckets.values():
             if len(spans) == 1:
                 slots = self._slots(forward_batch, spans[0])
-                meta.singles.append(_Single(spans[0].start, slots))
+                dtype = self._dtype(forward_batch, spans[0].seq_len)
+                meta.singles.append(_Single(spans[0].start, slots, dtype))
             else:
                 meta.groups.append(self._group(forward_batch, spans))
         self._meta = meta
@@ -104,6 +110,13 @@ class TorchNativeBackend(AttentionBackend):
     # ------------------------------------------------------------ metadata
 
     @staticmethod
+    def _dtype(batch: ForwardBatch, length: int) -> torch.dtype:
+        """What single queries over ``length`` tokens are computed in."""
+        if length > _WIDEN_MOST.get(batch.precision, length):
+            return batch.token_to_kv_pool.kv[0].dtype
+        return batch.dtype
+
+    @staticmethod
     def _slots(batch: ForwardBatch, span: RowSpan) -> Slots:
         locs = batch.req_to_token_pool.read(span.req_pool_idx, span.seq_len)
         first = int(locs[0])
@@ -114,7 +127,7 @@ class TorchNativeBackend(AttentionBackend):
     def _group(self, batch: ForwardBatch, spans: list[RowSpan]) -> _Group:
         length = max(span.seq_len for span in spans)
         slots = np.zeros((len(spans), length), dtype=np.int64)
-        mask = torch.zeros((len(spans), 1, 1, length), dtype=batch.dtype)
+        mask = torch.zeros((len(spans), 1, 1, length), dtype=self._dtype(batch, length))
         for i, span in enumerate(spans):
             slots[i, : span.seq_len] = batch.req_to_token_pool.read(span.req_pool_idx, span.seq_len)
             # padding repeats a slot of its own row: a foreign slot may hold NaN, which a mask does not silence
@@ -135,22 +148,24 @@ class TorchNativeBackend(AttentionBackend):
 
     @staticmethod
     def _single(q: torch.Tensor, single: _Single, kv: torch.Tensor, layer: RadixAttention) -> torch.Tensor:
-        k, v = _keys_values(kv, single.slots, layer)  # [1, KV, L, D]
-        grouped = q.view(1, layer.num_kv_heads, -1, layer.head_dim)  # [1, KV, G, D]
-        return F.scaled_dot_product_attention(grouped, k, v, scale=layer.scaling).reshape(1, -1)
+        k, v = _keys_values(kv, single.slots, layer, single.dtype)  # [1, KV, L, D]
+        grouped = q.to(single.dtype).view(1, layer.num_kv_heads, -1, layer.head_dim)  # [1, KV, G, D]
+        out = F.scaled_dot_product_attention(grouped, k, v, scale=layer.scaling)
+        return out.reshape(1, -1).to(q.dtype)
 
     @staticmethod
     def _grouped(q: torch.Tensor, group: _Group, kv: torch.Tensor, layer: RadixAttention) -> torch.Tensor:
         rows, heads = q.shape[0], layer.num_kv_heads
         both = kv.index_select(0, group.slots).view(rows, group.length, 2 * heads, layer.head_dim)
+        both = both.to(group.mask.dtype)
         k, v = both[:, :, :heads].transpose(1, 2), both[:, :, heads:].transpose(1, 2)  # [R, KV, L, D]
-        grouped = q.view(rows, heads, -1, layer.head_dim)
+        grouped = q.to(group.mask.dtype).view(rows, heads, -1, layer.head_dim)
         out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=group.mask, scale=layer.scaling)
-        return out.reshape(rows, -1)
+        return out.reshape(rows, -1).to(q.dtype)
 
     @staticmethod
     def _causal(q: torch.Tensor, extend: _Extend, kv: torch.Tensor, layer: RadixAttention) -> torch.Tensor:
-        k, v = _keys_values(kv, extend.slots, layer)
+        k, v = _keys_values(kv, extend.slots, layer, q.dtype)
         out = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None],  # [1, H, T, D]
             k,
@@ -163,9 +178,11 @@ class TorchNativeBackend(AttentionBackend):
         return out[0].transpose(0, 1).reshape(q.shape[0], -1)
 
 
-def _keys_values(kv: torch.Tensor, slots: Slots, layer: RadixAttention) -> tuple[torch.Tensor, torch.Tensor]:
+def _keys_values(
+    kv: torch.Tensor, slots: Slots, layer: RadixAttention, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
     both = kv[slots] if isinstance(slots, slice) else kv.index_select(0, slots)  # [L, 2 KV, D]
-    both = both.transpose(0, 1)[None]
+    both = both.to(dtype).transpose(0, 1)[None]
     return both[:, : layer.num_kv_heads], both[:, layer.num_kv_heads :]
 
 

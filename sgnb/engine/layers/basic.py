@@ -15,33 +15,31 @@ from sgnb.engine.model_executor.model_config import ModelConfig
 
 
 class RMSNorm:
-    """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, computed in fp32, returned in ``dtype``.
+    """``x / sqrt(mean(x²) + eps) * weight`` over the last dimension, computed in fp32.
 
     Written as x·√n / hypot(‖x‖, √(n·eps)): the same value in five operators, several times faster on a CPU than
     torch's own.
     """
 
-    def __init__(self, weight: torch.Tensor, eps: float, dtype: torch.dtype) -> None:
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
         n = weight.shape[-1]
         self.weight = weight.float() * math.sqrt(n)
         self.floor = torch.tensor([math.sqrt(n * eps)], dtype=torch.float32, device=weight.device)
-        self.dtype = dtype
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` [..., n] is left as it is."""
+    def __call__(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """``x`` [..., n] is left as it is; the result is of ``dtype``."""
         norm = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
-        return x.div(torch.hypot(norm, self.floor)).mul_(self.weight).to(self.dtype)
+        return x.div(torch.hypot(norm, self.floor)).mul_(self.weight).to(dtype)
 
 
 class RotaryEmbedding:
     """Rope in Hugging Face's layout: the two halves of a head rotate against each other.
 
-    Tables are made for as many positions as were asked for so far (doubling), not for the whole context.
+    Always in fp32. Tables are made for as many positions as were asked for so far (doubling), not for the whole context.
     """
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, config: ModelConfig, device: torch.device) -> None:
         self.half = config.head_dim // 2
-        self.dtype = dtype
         self.device = device
         self.inv_freq = inverse_frequencies(config)
         self._cos = torch.empty(0)
@@ -52,8 +50,8 @@ class RotaryEmbedding:
         angles = torch.outer(torch.arange(length, dtype=torch.float32), self.inv_freq)  # [T, d/2]
         cos, sin = angles.cos(), angles.sin()
         # rotate_half(x) is roll(x, d/2) with the first half negated: the sign is kept in the table.
-        self._cos = torch.cat((cos, cos), -1).to(self.device, self.dtype)[:, None, :]  # [T, 1, d]
-        self._sin = torch.cat((-sin, sin), -1).to(self.device, self.dtype)[:, None, :]
+        self._cos = torch.cat((cos, cos), -1).to(self.device)[:, None, :]  # [T, 1, d]
+        self._sin = torch.cat((-sin, sin), -1).to(self.device)[:, None, :]
 
     def tables(self, positions: torch.Tensor, highest: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and signed sines ``[N, 1, head_dim]`` of ``positions`` (int64 ``[N]``, all ≤ ``highest``)."""
@@ -62,9 +60,12 @@ class RotaryEmbedding:
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
     def apply_(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Rotate ``x`` [N, heads, head_dim] in place."""
-        rolled = x.roll(self.half, -1)
-        x.mul_(cos).addcmul_(rolled, sin)
+        """Rotate ``x`` [N, heads, head_dim] in place; rounded once if it is not fp32."""
+        wide = x.float()  # x itself if it is
+        rolled = wide.roll(self.half, -1)
+        wide.mul_(cos).addcmul_(rolled, sin)
+        if wide is not x:
+            x.copy_(wide)
 
 
 def inverse_frequencies(config: ModelConfig) -> torch.Tensor:

@@ -4,6 +4,9 @@ Scheduler process; built by ``models`` from the loader's weights. On a CPU in bf
 torch's int4 pack, exact for GGUF's groups of 32 and fastest for one to three rows, and as packed bf16, fastest from
 four rows on (both measured on AVX-512 and AMX machines: facts of the project, cpu-speed). fp32 uses one plain form for
 all row counts. No choice here depends on a measurement at run time, so equal inputs give equal products.
+
+The packed form is exact for fp32 activations too: each is the sum of two bf16 numbers, in rows below each other; and as
+the kernel can subtract a bf16 matrix before it rounds, one more product gives what the first one's rounding lost.
 """
 
 from __future__ import annotations
@@ -15,28 +18,28 @@ import torch
 from torch.nn import functional as F
 
 from sgnb.engine.model_executor.loader import Q4, Weights
+from sgnb.engine.model_executor.precision import Precision, packs
 
 INT4_MAX_ROWS = 3
-INT8_MAX_ROWS = 2
 _GROUP = 32
 
 
 class Linear(ABC):
-    """``y = x W^T (+ b)`` for ``x`` [N, in_features] in the model's dtype."""
+    """``y = x W^T (+ b)`` for ``x`` [N, in_features]: in the model's dtype at FAST, in fp32 above; ``y`` likewise."""
 
     @abstractmethod
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, in] → [N, out]."""
+    def __call__(self, x: torch.Tensor, precision: Precision = Precision.FAST) -> torch.Tensor:
+        """[N, in] → [N, out], a tensor of the caller's own."""
 
 
 class PlainLinear(Linear):
-    """torch's own product, any device and dtype."""
+    """torch's own product, any device and dtype; ``x`` is of the weight's dtype at every level."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.weight = weight
         self.bias = bias
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, precision: Precision = Precision.FAST) -> torch.Tensor:
         """See Linear."""
         return F.linear(x, self.weight, self.bias)
 
@@ -48,11 +51,21 @@ class PackedLinear(Linear):
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
         self.bias = bias
         self._product = torch.ops.mkldnn._linear_pointwise.default
+        self._product_less = torch.ops.mkldnn._linear_pointwise.binary
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, precision: Precision = Precision.FAST) -> torch.Tensor:
         """See Linear."""
-        out: torch.Tensor = self._product(x, self.weight, self.bias, "none", [], "")
-        return out
+        out: torch.Tensor
+        if precision != Precision.EXACT:
+            out = self._product(x.to(torch.bfloat16), self.weight, self.bias, "none", [], "")
+            return out.to(x.dtype)
+        n = x.shape[0]
+        halves = split(x)
+        both = self._product(halves, self.weight, None, "none", [], "")
+        out = both.view(2, n, -1).sum(0, dtype=torch.float32)
+        # and what rounding took from the first half's product
+        out.add_(self._product_less(halves[:n], both[:n], self.weight, None, "sub"))
+        return out if self.bias is None else out.add_(self.bias)
 
 
 class Int4Linear(Linear):
@@ -76,31 +89,20 @@ class Int4Linear(Linear):
         """True when torch's kernel takes this shape."""
         return bool(q4.q.shape[0] % 16 == 0 and q4.q.shape[1] % _GROUP == 0)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, precision: Precision = Precision.FAST) -> torch.Tensor:
         """See Linear."""
-        if x.shape[0] > INT4_MAX_ROWS:
-            return self.many(x)
-        out: torch.Tensor = self._product(x, self.packed, _GROUP, self.scales)
+        if x.shape[0] > INT4_MAX_ROWS or precision == Precision.EXACT:
+            return self.many(x, precision)
+        out: torch.Tensor = self._product(x.to(torch.bfloat16), self.packed, _GROUP, self.scales).to(x.dtype)
         return out if self.bias is None else out.add_(self.bias)
 
 
-class HeadLinear(Linear):
-    """The output projection on a CPU in bf16: int8 by rows for one or two rows, where only the bytes read count, packed
-    bf16 above. Its error (0.7 % of the scores' size) is for the caller to mend where it matters, at the top."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self.many = PackedLinear(weight, None)
-        scale = weight.abs().amax(-1, keepdim=True).float().clamp_(min=1e-30).div_(127).bfloat16()
-        self.int8 = weight.float().div_(scale.float()).round_().clamp_(-127, 127).to(torch.int8)
-        self.scale = scale[:, 0].contiguous()
-        self._product = torch.ops.aten._weight_int8pack_mm.default
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """See Linear."""
-        if x.shape[0] > INT8_MAX_ROWS:
-            return self.many(x)
-        out: torch.Tensor = self._product(x, self.int8, self.scale)
-        return out
+def split(x: torch.Tensor) -> torch.Tensor:
+    """fp32 [N, K] as bf16 [2 N, K]: the rounded rows, then what rounding took. Their sum has 16 bits."""
+    n = x.shape[0]
+    halves = torch.empty((2 * n, x.shape[1]), dtype=torch.bfloat16)
+    torch.sub(x, halves[:n].copy_(x), out=halves[n:])
+    return halves
 
 
 def make_linear(
@@ -115,13 +117,6 @@ def make_linear(
     return dense_linear(dense[0] if len(dense) == 1 else torch.cat(dense), stacked, device)
 
 
-def make_head(weight: torch.Tensor, device: torch.device) -> Linear:
-    """The output projection [V, hidden]."""
-    if _packs(weight.dtype, device) and weight.shape[1] % 16 == 0:
-        return HeadLinear(weight)
-    return dense_linear(weight, None, device)
-
-
 def dense_linear(weight: torch.Tensor, bias: torch.Tensor | None, device: torch.device) -> Linear:
     """The fastest exact form of a dense matrix on ``device``."""
     if _packs(weight.dtype, device):
@@ -131,7 +126,7 @@ def dense_linear(weight: torch.Tensor, bias: torch.Tensor | None, device: torch.
 
 def _packs(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether oneDNN's packed bf16 products are the form to use."""
-    return device.type == "cpu" and dtype == torch.bfloat16 and bool(torch._C._has_mkldnn)
+    return dtype == torch.bfloat16 and packs(device)
 
 
 def _stack_q4(weights: Weights, names: Sequence[str]) -> Q4 | None:

@@ -53,6 +53,23 @@ def sample(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> Dr
     return Drawn(ids, logprobs, bad)
 
 
+def close_calls(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int], share: float) -> list[int]:
+    """Which of ``rows`` (as indices into ``logits`` [len(rows), V], left as it is) are greedy and have their two highest
+    allowed scores within ``share`` of the scores' standard deviation."""
+    greedy = [i for i, row in enumerate(rows) if batch.params[row].greedy]
+    if not greedy:
+        return []
+    limit = logits.std(-1).mul_(share)
+    changed = any(batch.banned[r] or batch.params[r].penalised or batch.params[r].logit_bias for r in rows)
+    if batch.bitmask is not None or changed:
+        logits = logits.clone()
+        _penalise_(logits, batch, rows)
+        _mask_(logits, batch, rows)
+    top = logits.topk(2, -1).values
+    close = (top[:, 0] - top[:, 1] < limit).tolist()
+    return [i for i in greedy if close[i]]
+
+
 def draw(scores: torch.Tensor, params: SamplingParams, seed: int, position: int) -> int:
     """One token from masked scores [V] under the filters of ``params``, by noise of (seed, position)."""
     scaled = scores / params.temperature

@@ -73,8 +73,9 @@ class TokenToKVPool:
         return self.kv[layer_id][:, self.num_kv_heads :]
 
     def set_kv(self, layer_id: int, loc: torch.Tensor, kv: torch.Tensor) -> None:
-        """Write new tokens: ``kv`` is ``[N, 2 * kv_heads, head_dim]``, keys first; ``loc`` int64 ``[N]``."""
-        self.kv[layer_id].index_copy_(0, loc, kv)
+        """Write new tokens: ``kv`` is ``[N, 2 * kv_heads, head_dim]``, keys first, rounded to the pool's type; ``loc``
+        int64 ``[N]``."""
+        self.kv[layer_id].index_copy_(0, loc, kv.to(self.kv[layer_id].dtype))
 
 
 def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

@@ -6,13 +6,14 @@ why it is made exactly once per batch. No sampling here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from sgnb.engine.attention.base import AttentionBackend
 from sgnb.engine.mem_cache.memory_pool import ReqToTokenPool, TokenToKVPool
 from sgnb.engine.model_executor.model_runner import RowSpan
+from sgnb.engine.model_executor.precision import Precision
 from sgnb.messages import ModelWorkerBatch
 
 
@@ -28,7 +29,9 @@ class ForwardBatch:
     """Flat index of each row's last new token [B], then of the scored tokens in order; None when every row has just one
     token and none is scored (they are the rows)."""
     highest_position: int
+    precision: Precision
     dtype: torch.dtype
+    """Of activations: the model's, or fp32 above FAST."""
     device: torch.device
     req_to_token_pool: ReqToTokenPool
     token_to_kv_pool: TokenToKVPool
@@ -42,10 +45,11 @@ class ForwardBatch:
         req_to_token_pool: ReqToTokenPool,
         token_to_kv_pool: TokenToKVPool,
         attn_backend: AttentionBackend,
+        precision: Precision,
         dtype: torch.dtype,
         device: torch.device,
     ) -> ForwardBatch:
-        """Tensors of a checked batch; writes the rows' slots into the request table."""
+        """Tensors of a checked batch; writes the rows' slots into the request table. ``dtype`` is the model's."""
         positions: list[int] = []
         for span in spans:
             locs = batch.prefix_locs[span.row]
@@ -66,9 +70,30 @@ class ForwardBatch:
             out_cache_loc=torch.tensor(batch.out_cache_loc, device=device),
             last_index=None if single else torch.tensor(wanted, device=device),
             highest_position=max(span.seq_len for span in spans) - 1,
-            dtype=dtype,
+            precision=precision,
+            dtype=torch.float32 if precision else dtype,
             device=device,
             req_to_token_pool=req_to_token_pool,
             token_to_kv_pool=token_to_kv_pool,
             attn_backend=attn_backend,
+        )
+
+    def last_tokens(self, rows: list[int], precision: Precision) -> ForwardBatch:
+        """The last new token of each of ``rows`` once more, at ``precision``, into the slot it has already."""
+        chosen = [self.spans[row] for row in rows]
+        index = torch.tensor([span.start + span.extend_len - 1 for span in chosen], device=self.device)
+        spans = [
+            RowSpan(row, i, 1, span.seq_len - 1, span.req_pool_idx)
+            for i, (row, span) in enumerate(zip(rows, chosen, strict=True))
+        ]
+        return replace(
+            self,
+            spans=spans,
+            input_ids=self.input_ids[index],
+            positions=self.positions[index],
+            out_cache_loc=self.out_cache_loc[index],
+            last_index=None,
+            highest_position=max(span.seq_len for span in spans) - 1,
+            precision=precision,
+            dtype=torch.float32,
         )

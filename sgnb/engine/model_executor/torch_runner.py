@@ -13,11 +13,18 @@ import torch
 
 from sgnb.config import EngineArgs
 from sgnb.engine.attention.base import make_backend
-from sgnb.engine.layers.sampler import sample
+from sgnb.engine.layers.sampler import close_calls, sample
 from sgnb.engine.mem_cache.memory_pool import ReqToTokenPool, TokenToKVPool, choose_slots, slot_bytes
 from sgnb.engine.model_executor.forward_batch import ForwardBatch
 from sgnb.engine.model_executor.loader import open_weights
 from sgnb.engine.model_executor.model_runner import BaseRunner, Progress, check_batch, context_of
+from sgnb.engine.model_executor.precision import (
+    CLOSE,
+    SETTLED_ROWS,
+    Precision,
+    choose_precision,
+    packs,
+)
 from sgnb.engine.model_executor.threads import ThreadChooser
 from sgnb.engine.model_store import ModelPath
 from sgnb.engine.models.llama import LlamaForCausalLM
@@ -91,6 +98,7 @@ class TorchRunner(BaseRunner):
         self.device = str(device)
         self.attention_backend = name
         self._dtype, self._device = dtype, device
+        self._settles = dtype == torch.bfloat16 and packs(device)
 
     @torch.inference_mode()
     def forward(self, batch: ModelWorkerBatch) -> ModelWorkerOutput:
@@ -99,7 +107,14 @@ class TorchRunner(BaseRunner):
         spans = check_batch(batch, self)
         self._threads.before_step(len(batch.input_ids))
         forward_batch = ForwardBatch.init_new(
-            batch, spans, self._reqs, self._kv, self._backend, self._dtype, self._device
+            batch,
+            spans,
+            self._reqs,
+            self._kv,
+            self._backend,
+            choose_precision(spans, self._dtype, self._device),
+            self._dtype,
+            self._device,
         )
         hidden = self._model.forward(forward_batch)  # [B + scored, hidden]
         hidden, scored = hidden[: len(spans)], hidden[len(spans) :]
@@ -107,8 +122,11 @@ class TorchRunner(BaseRunner):
         # scores show a fault of rows that draw; of the others the residual does
         broken = torch.isfinite(hidden.sum(-1)).logical_not_().tolist()
         if rows:
-            logits = self._model.logits(hidden if len(rows) == len(spans) else hidden[rows])
-        scores = self._score(scored, batch.score_targets, broken)
+            wanted = hidden if len(rows) == len(spans) else hidden[rows]
+            logits = self._model.logits(wanted, forward_batch.precision)
+            if self._settles and forward_batch.precision != Precision.EXACT and len(rows) <= SETTLED_ROWS:
+                self._settle_(logits, batch, rows, forward_batch)
+        scores = self._score(scored, forward_batch.precision, batch.score_targets, broken)
         computed = time.perf_counter()
         ids = [-1] * len(spans)
         logprobs: list[TokenLogprob | None] = [None] * len(spans)
@@ -130,13 +148,17 @@ class TorchRunner(BaseRunner):
         )
 
     def _score(
-        self, hidden: torch.Tensor, targets: list[list[int] | None], broken: list[bool]
+        self,
+        hidden: torch.Tensor,
+        precision: Precision,
+        targets: list[list[int] | None],
+        broken: list[bool],
     ) -> list[list[float] | None]:
         """Raw log-probabilities of ``targets`` after ``hidden`` [S, hidden]; marks rows that are not finite."""
         flat = torch.tensor([t for row in targets for t in row or ()], dtype=torch.int64, device=self._device)
         values: list[float] = []
         for at in range(0, len(flat), _SCORED_AT_ONCE):
-            logits = self._model.logits(hidden[at : at + _SCORED_AT_ONCE])
+            logits = self._model.logits(hidden[at : at + _SCORED_AT_ONCE], precision)
             part = logits.log_softmax(-1).gather(1, flat[at : at + _SCORED_AT_ONCE, None])
             values += part[:, 0].tolist()
         out: list[list[float] | None] = []
@@ -147,6 +169,14 @@ class TorchRunner(BaseRunner):
             broken[row] = broken[row] or not all(map(math.isfinite, mine))
             out.append(None if wanted is None or broken[row] else mine)
         return out
+
+    def _settle_(
+        self, logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int], forward_batch: ForwardBatch
+    ) -> None:
+        """Compute the last token of greedy rows again, exactly, where two scores are too close for this precision."""
+        if close := close_calls(logits, batch, rows, CLOSE):
+            again = forward_batch.last_tokens([rows[i] for i in close], Precision.EXACT)
+            logits[close] = self._model.logits(self._model.forward(again), again.precision)
 
     def close(self) -> None:
         """Drop weights and pools. Idempotent."""

@@ -1,8 +1,8 @@
 """The one decoder: Llama, Mistral, Qwen2 and Qwen3, switched by ModelConfig.
 
-Scheduler process; built by the torch runner. The residual stream, norms and final scores are fp32 whatever the dtype of
-the products: in bf16 that halves the error for no time. Weights come through ``loader`` under Hugging Face's names;
-nothing here knows of files, requests or sampling.
+Scheduler process; built by the torch runner. The residual stream, norms, rope and final scores are fp32 whatever the
+dtype of the products: in bf16 that halves the error for no time. What lies between follows the batch's precision.
+Weights come through ``loader`` under Hugging Face's names; nothing here knows of files, requests or sampling.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import math
 import torch
 
 from sgnb.engine.layers.basic import RMSNorm, RotaryEmbedding, silu_and_mul
-from sgnb.engine.layers.linear import make_head, make_linear
+from sgnb.engine.layers.linear import dense_linear, make_linear
 from sgnb.engine.layers.radix_attention import RadixAttention
 from sgnb.engine.model_executor.forward_batch import ForwardBatch
 from sgnb.engine.model_executor.loader import Weights
 from sgnb.engine.model_executor.model_config import ModelConfig
+from sgnb.engine.model_executor.precision import Precision
 
 _REFINE_MARGIN = 1 / 32
 _REFINE_MOST = 64
@@ -29,8 +30,8 @@ class DecoderLayer:
         config = weights.config
         p = f"model.layers.{layer_id}."
 
-        def norm(name: str, out: torch.dtype = dtype) -> RMSNorm:
-            return RMSNorm(weights.dense(p + name, torch.float32).to(device), config.rms_eps, out)
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(weights.dense(p + name, torch.float32).to(device), config.rms_eps)
 
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.input_norm = norm("input_layernorm.weight")
@@ -56,15 +57,18 @@ class DecoderLayer:
         forward_batch: ForwardBatch,
     ) -> None:
         """Add this layer to ``residual`` [N, hidden] fp32, in place."""
-        qkv = self.qkv_proj(self.input_norm(residual)).view(-1, self.heads + 2 * self.kv_heads, self.head_dim)
+        precision, dtype = forward_batch.precision, forward_batch.dtype
+        qkv = self.qkv_proj(self.input_norm(residual, dtype), precision)
+        qkv = qkv.view(-1, self.heads + 2 * self.kv_heads, self.head_dim)
         qk = qkv[:, : self.heads + self.kv_heads]
         if self.q_norm is not None and self.k_norm is not None:
-            qk[:, : self.heads] = self.q_norm(qk[:, : self.heads])
-            qk[:, self.heads :] = self.k_norm(qk[:, self.heads :])
+            qk[:, : self.heads] = self.q_norm(qk[:, : self.heads], dtype)
+            qk[:, self.heads :] = self.k_norm(qk[:, self.heads :], dtype)
         rope.apply_(qk, cos, sin)
         attended = self.attn(qkv[:, : self.heads], qkv[:, self.heads :], forward_batch)
-        residual.add_(self.o_proj(attended))
-        residual.add_(self.down_proj(silu_and_mul(self.gate_up_proj(self.post_norm(residual)))))
+        residual.add_(self.o_proj(attended, precision))
+        gated = silu_and_mul(self.gate_up_proj(self.post_norm(residual, dtype), precision))
+        residual.add_(self.down_proj(gated, precision))
 
 
 class LlamaForCausalLM:
@@ -76,12 +80,12 @@ class LlamaForCausalLM:
         self.embedding = weights.dense("model.embed_tokens.weight", dtype).to(device)  # [V, hidden]
         self.layers = [DecoderLayer(i, weights, dtype, device) for i in range(self.config.num_layers)]
         norm = weights.dense("model.norm.weight", torch.float32).to(device)
-        self.norm = RMSNorm(norm, self.config.rms_eps, torch.float32)
+        self.norm = RMSNorm(norm, self.config.rms_eps)
         self.head_weight = self.embedding
         if not self.config.tied:
             self.head_weight = weights.dense("lm_head.weight", dtype).to(device)
-        self.lm_head = make_head(self.head_weight, device)
-        self.rope = RotaryEmbedding(self.config, dtype, device)
+        self.lm_head = dense_linear(self.head_weight, None, device)
+        self.rope = RotaryEmbedding(self.config, device)
 
     def forward(self, forward_batch: ForwardBatch) -> torch.Tensor:
         """The residual stream of each row's last new token, fp32 [B, hidden]."""
@@ -93,17 +97,17 @@ class LlamaForCausalLM:
         last = forward_batch.last_index
         return residual if last is None else residual.index_select(0, last)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, precision: Precision = Precision.FAST) -> torch.Tensor:
         """Scores fp32 [S, vocabulary] of rows of ``forward``'s result; a tensor of the caller's own."""
-        normed = self.norm(hidden)
-        logits = self.lm_head(normed.to(self.dtype)).float()
+        normed = self.norm(hidden, torch.float32)
+        logits = self.lm_head(normed if precision else normed.to(self.dtype), precision).float()
         if self.dtype != torch.float32:
             self._refine_(logits, normed)
         return logits
 
     def _refine_(self, logits: torch.Tensor, normed: torch.Tensor) -> None:
-        """Compute the highest scores again in fp32: 16-bit results have steps of 0.06 to 0.12 there and 8-bit weights
-        errors of that size, so that near the top scores tie or trade places. Left out where the scores are flat."""
+        """Compute the highest scores again in fp32: 16-bit results have steps of 0.06 to 0.12 there, so that scores
+        near the top tie or trade places. Left out where the scores are flat."""
         top = logits.max(-1, keepdim=True).values
         rows, ids = (logits >= top - top.abs().mul_(_REFINE_MARGIN).add_(_REFINE_MARGIN)).nonzero(
             as_tuple=True
