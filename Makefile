@@ -16,11 +16,11 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/style/* labextensio
 MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
-BUDGET_unit := 240
-BUDGET_engine := 900
-BUDGET_kernel := 900
+BUDGET_unit := 300
+BUDGET_engine := 1200
+BUDGET_kernel := 600
 BUDGET_notebooks := 240
-BUDGET_browser := 420
+BUDGET_browser := 360
 BUDGET_soak := 7200
 SUITES := unit engine kernel notebooks browser
 PYTEST := $(PY) -m pytest -q --durations=20 --durations-min=0.5

@@ -311,11 +311,8 @@ def test_f11_two_notebooks_share_an_engine(make_kernel: Callable[..., Kernel]) -
     assert "Stopped engine main." in owner.ok("%sgl stop --yes").stdout
 
 
-def test_a_cell_without_an_engine_starts_the_default_one_and_says_so(
-    make_kernel: Callable[..., Kernel],
-) -> None:
-    """The real model: the cell shows the start, then the answer (in fp32: in bf16 two first words are too near)."""
-    kernel = make_kernel(SGNB_DETERMINISTIC="1")
+def test_a_cell_without_an_engine_starts_the_default_one_and_says_so(kernel: Kernel) -> None:
+    """The real model as everybody starts it: the cell shows the start, then the answer."""
     kernel.ok("%load_ext sgnb")
     bad = kernel.run("%%sgl\ns += user('a'\n")
     assert bad.kinds == ["execute_input", "error"]
