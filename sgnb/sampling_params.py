@@ -44,7 +44,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     presence_penalty: float = 0.0
     """Taken off the score of every token the output has."""
     repetition_penalty: float = 1.0
-    """Divides the scores above 0 (multiplies those below) of every token that prompt or output has."""
+    """Divides the scores above 0 (multiplies those below) of every token that the output has so far."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token id, what is added to its score); ``make`` takes SGLang's dict."""
     seed: int | None = None
