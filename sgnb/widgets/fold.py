@@ -53,17 +53,23 @@ class Cost:
     tokens: int = 0
     seconds: float | None = None
     reason: dict[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    """Of a choice."""
+    chosen: str = ""
+    """The winner with its share of the options' probability."""
 
     def parts(self, *, times: bool, stopped: bool) -> list[str]:
         """The cost line's words after the bar, without the variable's name."""
         if self.state == "queued":
             return ["queued"]
+        if self.options and self.state == "running":
+            return [f"scoring {words.count(len(self.options))} choices"]
         if self.state == "running":
             return [f"{words.count(self.tokens)} of ≤{words.THIN}{words.count(self.limit)} tok"]
-        out = [f"{words.count(self.tokens)} tok"]
+        out = [self.chosen or f"{words.count(self.tokens)} tok"]
         if times and self.seconds is not None:
             out.append(words.duration(self.seconds))
-        return [*out, words.stop_words(self.reason, stopped=stopped)]
+        return out if self.chosen else [*out, words.stop_words(self.reason, stopped=stopped)]
 
     def reuse(self) -> str:
         """``20 of 31 tokens reused``, or nothing while it is not known."""
@@ -178,7 +184,8 @@ class ProgramFold:
 
     def _queue(self, event: ev.GenQueued) -> None:
         row = self._row_of(event.state, event.line)
-        segment, cost = Segment(True, event.name), Cost(event.name, event.max_new_tokens)
+        segment = Segment(True, event.name)
+        cost = Cost(event.name, event.max_new_tokens, options=event.options)
         row.segments.append(segment)
         row.costs.append(cost)
         row.line = event.line or row.line
@@ -216,6 +223,9 @@ class ProgramFold:
         cost.reason["type"] = meta.get("finish") or cost.reason.get("type", "")
         if cost.reason["type"] == "length":
             cost.reason["length"] = cost.limit
+        winner = meta.get("choice")
+        if isinstance(winner, int) and 0 <= winner < len(cost.options):
+            cost.chosen = words.chosen_words(cost.options, winner, meta.get("normalized_prompt_logprobs"))
 
     def _end(self, event: ev.RunFinished) -> None:
         self.finished, self.status = event, event.status

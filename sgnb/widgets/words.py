@@ -6,8 +6,9 @@ What a browser shows comes from here, so the live and the static form cannot dif
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 THIN = "\u2009"
@@ -84,6 +85,18 @@ def stop_words(reason: Mapping[str, Any] | None, *, stopped: bool = False) -> st
         "grammar": "grammar complete",
         "error": "failed",
     }.get(kind, kind or UNKNOWN)
+
+
+def chosen_words(options: Sequence[str], winner: int, logprobs: Any) -> str:
+    """``= high (0.91)``: the winner and its share of the options' probability, from their mean log-probabilities."""
+    shown = (
+        quoted(options[winner]) if options[winner].strip() != options[winner] else visible(options[winner])
+    )
+    if not isinstance(logprobs, list) or len(logprobs) != len(options):
+        return f"= {shown}"
+    highest = max(logprobs)
+    weights = [math.exp(logprob - highest) for logprob in logprobs]
+    return f"= {shown} ({weights[winner] / sum(weights):.2f})"
 
 
 def reuse_words(cached: int, prompt: int) -> str:

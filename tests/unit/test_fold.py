@@ -293,3 +293,27 @@ def test_steps_to_come_are_read_off_the_graph() -> None:
     log.append(ev.RunFinished("stopped", 1.0))
     assert text_of(fold_of(log)).count("[not run]") == len(fold.pending())
     assert render_html(log).count("not run") == len(fold.pending())
+
+
+def test_a_choice_shows_its_winner_and_share() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("cell", "7", "model"))
+    log.append(ev.StateOpened(1, ""))
+    log.append(ev.GenQueued(1, "r", "severity", 2, 0, options=("high", "medium", "low")))
+    log.append(ev.GenStarted("r"))
+    assert fold_of(log).rows[-1].costs[0].parts(times=True, stopped=False) == ["scoring 3 choices"]
+    log.append(ev.GenDelta("r", "high"))
+    meta = {
+        "prompt_tokens": 20,
+        "cached_tokens": 15,
+        "completion_tokens": 0,
+        "e2e_latency": 0.03,
+        "choice": 0,
+    }
+    log.append(ev.GenDone("r", meta | {"finish": "stop", "normalized_prompt_logprobs": [-0.1, -2.5, -5.0]}))
+    cost = fold_of(log).rows[-1].costs[0]
+    assert cost.parts(times=True, stopped=False) == ["= high (0.91)", "30 ms"]
+    assert "severity" in render_text(log) and "= high (0.91)" in render_text(log)
+    unknown = ev.GenDone("r", meta | {"finish": "stop"})
+    log.append(unknown)
+    assert fold_of(log).rows[-1].costs[0].chosen == "= high"
