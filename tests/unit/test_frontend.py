@@ -249,3 +249,24 @@ def test_lock_is_not_shared_by_parked_runs():
         state.sync()
     assert [n for _, n in order] == [n for n in (order[0][1], order[2][1], order[4][1]) for _ in "ab"]
     backend.shutdown()
+
+
+NOTEBOOK_CELL = """import sgnb as sgl
+@sgl.function
+def greet(s, who):
+    s += f"Hello {who}"
+    s += sgl.gen("x")
+"""
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["file", "cell"])
+def test_a_program_compiles_beside_its_import_in_a_file_and_in_a_cell(whole):
+    """IPython compiles each statement of a cell by itself, so that there the compiler does not see the import."""
+    name = f"<cell beside its import, {whole}>"
+    linecache.cache[name] = (len(NOTEBOOK_CELL), None, NOTEBOOK_CELL.splitlines(True), name)
+    namespace: dict = {}
+    tree = ast.parse(NOTEBOOK_CELL, name)
+    for part in [tree] if whole else [ast.Module([node], []) for node in tree.body]:
+        exec(compile(part, name, "exec"), namespace)
+    program = namespace["greet"].program
+    assert program.compiled is not None, program.reason

@@ -72,19 +72,23 @@ def locate(func: FunctionType) -> Located:
     wanted = code_key(code)
     found = []
     for node, class_name in candidates:
-        try:
-            again = compile_in_factory(
-                bare(node),
-                filename=code.co_filename,
-                flags=flags,
-                free=code.co_freevars,
-                class_name=class_name,
-                imports=file.imports,
-            )
-        except SyntaxError:
-            continue
-        if code_key(again) == wanted:
-            found.append(Located(node, class_name, code.co_filename, flags, file.imports))
+        # A call of an imported module's attribute compiles otherwise where the compiler sees the import: in a file it
+        # does, in a notebook it does not, since IPython compiles each statement of a cell by itself.
+        for imports in dict.fromkeys((file.imports, ())):
+            try:
+                again = compile_in_factory(
+                    bare(node),
+                    filename=code.co_filename,
+                    flags=flags,
+                    free=code.co_freevars,
+                    class_name=class_name,
+                    imports=imports,
+                )
+            except SyntaxError:
+                continue
+            if code_key(again) == wanted:
+                found.append(Located(node, class_name, code.co_filename, flags, imports))
+                break
     if len(found) != 1:
         raise NotCompiled(
             "its source has changed since it was defined" if not found else "its source is not unique"
