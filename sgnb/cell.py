@@ -14,13 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from IPython.core.error import UsageError
+
 from sgnb import controls as control
 from sgnb.backends.base import Backend
 from sgnb.backends.engine import Engine
 from sgnb.errors import Cancelled, SgnbError
 from sgnb.interrupts import InterruptGate, StoppedByUser
+from sgnb.lang.passes import PASSES
 from sgnb.runtime.events import HostNote, RunFinished
 from sgnb.runtime.run import Run, run_cell
+from sgnb.runtime.state import State
 from sgnb.tap import LazyBackend, Tap
 from sgnb.widgets import words
 from sgnb.widgets.output import CellOutput, open_output
@@ -41,6 +45,9 @@ class CellOptions:
     background: bool = False
     debug: bool = False
     engine: str | None = None
+    start: str | None = None
+    """Name of the state that the cell goes on with."""
+    unoptimised: bool = False
     defaults: dict[str, Any] = field(default_factory=dict)
 
 
@@ -72,14 +79,17 @@ class CellRun:
         __tracebackhide__ = True
         began = False
         try:
+            start = self._start_state()
             with self._gate.open():
                 run = self.run = run_cell(
                     text,
                     cell_name=cell_number(self._shell),
                     user_ns=self._shell.user_ns,
-                    backend=self.backend,
+                    backend=self.backend if start is None else None,
                     defaults=self._options.defaults,
                     first_line=first_line,
+                    start=start,
+                    passes=() if self._options.unoptimised else PASSES,
                 )
             began = True
         except KeyboardInterrupt:
@@ -119,6 +129,17 @@ class CellRun:
         self._bind()
 
     # ------------------------------------------------------------ inside
+
+    def _start_state(self) -> State | None:
+        """The state that ``--from`` names."""
+        name = self._options.start
+        if name is None:
+            return None
+        found = self._shell.user_ns.get(name)
+        if not isinstance(found, State):
+            what = "is not defined" if name not in self._shell.user_ns else f"is a {type(found).__name__}"
+            raise UsageError(f"%%sgl --from takes the name of a state (%%sgl -o NAME); {name!r} {what}")
+        return found
 
     def _ready_engine(self) -> Backend:
         """Called when the program first needs its backend: start it if there is none, show how it loads."""

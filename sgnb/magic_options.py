@@ -22,7 +22,9 @@ from sgnb.sampling_params import SamplingParams
 CELL_USAGE = (
     "%%sgl [-o NAME] [--background] [--debug] [--engine NAME] [--max-tokens N] …, then a program; see %%sgl?"
 )
-LINE_USAGE = "%sgl launch | stop | restart | status | log | attach | engines | flush; see %sgl?"
+LINE_USAGE = (
+    "%sgl launch | stop | restart | status | log | attach | engines | flush | states | explain; see %sgl?"
+)
 
 COMMANDS: dict[str, str] = {
     "launch": "[MODEL] [--name NAME] [--dtype float32] …: start an engine, wait until it is ready",
@@ -33,6 +35,8 @@ COMMANDS: dict[str, str] = {
     "attach": "NAME: use an engine that another notebook started",
     "engines": "all engines of this user",
     "flush": "empty the cache of what nobody uses",
+    "states": "states that hold a session; release ends them all",
+    "explain": "how a program runs: its graph, its blocks, what each pass did",
 }
 SAMPLING = {
     "--max-tokens": ("max_new_tokens", int),
@@ -86,6 +90,12 @@ def cell_parser() -> LineParser:
         "--debug", action="store_true", help="show each instruction with state, ids, cached, ms"
     )
     parser.add_argument("--engine", metavar="NAME", help="run on this engine, not on the current one")
+    parser.add_argument(
+        "--from", dest="start", metavar="NAME", help="go on with the state of an earlier cell"
+    )
+    parser.add_argument(
+        "-O0", dest="unoptimised", action="store_true", help="send every operation as it was recorded"
+    )
     for flag, (name, kind) in SAMPLING.items():
         parser.add_argument(
             flag, dest=name, type=kind, metavar="N", help=f"default {name} of the cell's gens"
@@ -105,6 +115,8 @@ def parse_cell(line: str) -> CellOptions:
     out = given.pop("out")
     if out is not None and not out.isidentifier():
         raise UsageError(f"%%sgl: -o takes a variable name, not {out!r}")
+    if given["start"] and (given["debug"] or given["engine"]):
+        raise UsageError("%%sgl: --from goes on where the state is; it takes neither --debug nor --engine")
     defaults: dict[str, Any] = {name: given[name] for name, _ in SAMPLING.values() if given[name] is not None}
     if given["stop"]:
         defaults["stop"] = [unescape(text) for text in given["stop"]]
@@ -117,6 +129,8 @@ def parse_cell(line: str) -> CellOptions:
         background=given["background"],
         debug=given["debug"],
         engine=given["engine"],
+        start=given["start"],
+        unoptimised=given["unoptimised"],
         defaults=defaults,
     )
 

@@ -21,6 +21,10 @@ from sgnb.cell import CellOptions, CellRun
 from sgnb.config import DEFAULT_MODEL
 from sgnb.errors import EngineError
 from sgnb.interrupts import InterruptGate, StoppedByUser
+from sgnb.runtime.explain import explain
+from sgnb.runtime.function import SglFunction
+from sgnb.runtime.saved import release_states, states
+from sgnb.runtime.state import State
 from sgnb.tap import Tap
 from sgnb.widgets import output, words
 from sgnb.widgets.publisher import get_publisher
@@ -51,6 +55,8 @@ class SglMagics(Magics):
         %sgl attach NAME                use an engine that another notebook started
         %sgl engines                    all engines of this user
         %sgl flush                      empty the cache of what nobody uses
+        %sgl states [release]           states that hold a session; release ends them all
+        %sgl explain NAME               how a program runs: its graph, its blocks, what each pass did
 
         Options of launch are the engine's arguments: --name, --dtype, --device, --max-total-tokens,
         --context-length, --schedule-policy, --deterministic and so on (press Tab).
@@ -161,6 +167,34 @@ class SglMagics(Magics):
         _no_arguments("flush", rest)
         print(self._controls.flush())
 
+    def _states(self, rest: list[str]) -> None:
+        if rest == ["release"]:
+            number = release_states()
+            print(f"Released {number} {'state' if number == 1 else 'states'}.")
+            return
+        _no_arguments("states", rest)
+        names: dict[int, list[str]] = {}
+        for name, value in self.shell.user_ns.items():
+            if isinstance(value, State) and not name.startswith("_"):
+                names.setdefault(id(value), []).append(name)
+        found = states()
+        if not found:
+            print("No state holds a session.")
+        for state in found:
+            label = ", ".join(names.get(id(state), [])) or "–"
+            size = words.count(len(state.text_so_far()))
+            print(
+                f"  {words.visible(label):<16} {size} characters, variables: {', '.join(state.names()) or '–'}"
+            )
+
+    def _explain(self, rest: list[str]) -> None:
+        if len(rest) != 1:
+            raise UsageError("%sgl explain takes the name of one program (@sgnb.function)")
+        program = self.shell.user_ns.get(rest[0])
+        if not isinstance(program, SglFunction):
+            raise UsageError(f"%sgl explain: {rest[0]!r} is not a program (@sgnb.function) of this notebook")
+        print(words.visible(explain(program)))
+
     # ------------------------------------------------------------ %%sgl
 
     @no_var_expand
@@ -177,6 +211,8 @@ class SglMagics(Magics):
         --background         return at once; the view goes on
         --debug              show each instruction with its state, ids, reused ids and milliseconds
         --engine NAME        run on this engine, not on the current one
+        --from NAME          go on with the state of an earlier cell, on the same session
+        -O0                  send every operation as it was recorded, no pass changes it
 
         Examples
         --------

@@ -46,6 +46,10 @@ class Reading:
     def __contains__(self, name: object) -> bool:
         return name in self._values
 
+    def names(self) -> list[str]:
+        """Its variables bound so far, in order, those still being generated too."""
+        return [name for name in self._values if name]
+
     def get_var(self, name: str) -> Any:
         """The value of a variable, waited for; raises its error, or UnknownVariable (a KeyError)."""
         return read_value(self.find(name))

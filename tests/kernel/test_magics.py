@@ -397,3 +397,32 @@ def test_views_have_a_stable_repr(shared: Kernel) -> None:
     shared.ok("from sgnb.runtime.events import EventLog")
     text = shared.ok("print(repr(ProgramView(EventLog())))").stdout
     assert text == "<sgnb run [], queued>\n"
+
+
+def test_a_later_cell_goes_on_with_a_state(shared: Kernel) -> None:
+    shared.ok('%%sgl -o first --temperature 0\ns += "One" + gen("x", max_tokens=4)')
+    shared.ok('%%sgl -o second --from first\ns += " two" + gen("y", max_tokens=4)')
+    result = shared.ok("print(second is first, second.text() == 'One' + first['x'] + ' two' + first['y'])")
+    assert result.stdout.split() == ["True", "True"]
+    listed = shared.ok("%sgl states").stdout
+    assert "first, second" in listed and "variables: x, y" in listed
+    bad = shared.run('%%sgl --from nowhere\ns += "x"')
+    assert bad.status == "error" and "'nowhere' is not defined" in bad.stderr
+
+
+def test_unoptimised_cells_say_the_same(shared: Kernel) -> None:
+    body = 's += "Same" + gen("x", max_tokens=6, temperature=0)\nf = s.fork(2)\n'
+    body += 'f += "!" + gen("y", max_tokens=3, temperature=0)\nf.join()'
+    shared.ok(f"%%sgl -o a\n{body}")
+    shared.ok(f"%%sgl -o b -O0\n{body}")
+    assert shared.ok("print(a['x'] == b['x'], a['y'] == b['y'])").stdout.split() == ["True", "True"]
+
+
+def test_explain_shows_a_programs_graph(shared: Kernel) -> None:
+    shared.ok(
+        "import sgnb as sgl\n@sgl.function\ndef greet(s, who):\n    s += f'Hello {who}'\n    s += sgl.gen('x')"
+    )
+    said = shared.ok("%sgl explain greet").stdout
+    assert "runs compiled" in said and "block 1" in said
+    wrong = shared.run("%sgl explain nothing")
+    assert wrong.status == "error" and "not a program" in wrong.stderr
