@@ -205,7 +205,8 @@ class ProgramFold:
                 self._grow(row, segment, text)
             case ev.GenDone(meta=meta):
                 self._done(cost, meta)
-                for note in meta.get("notes") or ():
+                notes = meta.get("notes")
+                for note in notes if isinstance(notes, list) else ():
                     self._note(f"{cost.name}: {note}", row.line)
             case ev.GenFailed(error=error):
                 cost.state, cost.reason = "failed", {"type": "error"}
