@@ -107,7 +107,7 @@ soak: setup
 	@timeout --kill-after=20 $(BUDGET_soak) $(PYTEST) -m soak tests/unit tests/engine tests/kernel
 
 bench: setup
-	@$(PYTEST) -s tests/bench
+	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(PY) $$script; done
 
 check: $(STAMPS)/python $(STAMPS)/npm
 	$(BIN)/ruff format --check .
