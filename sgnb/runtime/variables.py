@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -106,18 +107,18 @@ class Slot:
         return "".join(self.chunks)
 
 
-class Deferred:
+class Deferred(ABC):
     """A variable made of several pieces that may still be under way: a scope's text, joined values, samples."""
 
     __slots__ = ()
 
+    @abstractmethod
     def open_slots(self) -> list[Slot]:
         """What must be waited for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self) -> Any:
         """The value, waited for on this thread; raises the error of a piece."""
-        raise NotImplementedError
 
     def meta(self) -> Any:
         """The meta of a value that was waited for; an empty dict for what was not generated."""

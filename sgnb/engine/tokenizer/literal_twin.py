@@ -117,7 +117,7 @@ def check_literal(dropped: Mapping[str, int], encode: Encode, name: str) -> None
             )
 
 
-def library(spec: Mapping[str, Any], name: str) -> Any:
+def make_library(spec: Mapping[str, Any], name: str) -> Any:
     """The library's tokenizer for a ``tokenizer.json``; ModelFileError when it refuses it."""
     try:
         return tokenizers.Tokenizer.from_str(json.dumps(spec))

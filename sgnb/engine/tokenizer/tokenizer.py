@@ -234,7 +234,7 @@ def _leading_ids(spec: Mapping[str, Any], folder: Path) -> list[int]:
     """What the post-processor puts before a text."""
     if not spec.get("post_processor"):
         return []
-    library = literal_twin.library(spec, str(folder))
+    library = literal_twin.make_library(spec, str(folder))
     plain = library.encode("a", add_special_tokens=False).ids
     full = library.encode("a").ids
     at = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
@@ -292,7 +292,7 @@ def build_tokenizer(source: Mapping[str, Any], name: str, cache: Path | None = N
         if literal_twin.is_dropped(token, chat_template)
     ]
     plain_spec, dummy, inert = literal_twin.plain_spec(spec, {token.content for token in dropped})
-    library = literal_twin.library(plain_spec, name)
+    library = literal_twin.make_library(plain_spec, name)
 
     def encode_plain(texts: Sequence[str]) -> list[list[int]]:
         # encode_batch_fast releases the GIL, encode does not.
