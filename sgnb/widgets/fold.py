@@ -114,6 +114,7 @@ class ProgramFold:
         self._recent: deque[tuple[float, int]] = deque()
         self._dirty: set[int] = set()
         self._index: dict[int, int] = {}
+        self._noted: set[str] = set()
         self._shown_errors: set[str] = set()
         self._line = 0
         self._pending: tuple[int, list[dict[str, str]]] = (-1, [])
@@ -207,7 +208,9 @@ class ProgramFold:
                 self._done(cost, meta)
                 notes = meta.get("notes")
                 for note in notes if isinstance(notes, list) else ():
-                    self._note(f"{cost.name}: {note}", row.line)
+                    if note not in self._noted:
+                        self._noted.add(note)
+                        self._note(f"{cost.name}: {note}", row.line)
             case ev.GenFailed(error=error):
                 cost.state, cost.reason = "failed", {"type": "error"}
                 self._fail(row, error)

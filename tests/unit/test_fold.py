@@ -321,7 +321,11 @@ def test_a_choice_shows_its_winner_and_share() -> None:
 
 def test_what_the_engine_notes_about_a_prompt_is_shown_once() -> None:
     note = "The prompt ends with a space; leave it out."
-    log = a_log(meta={"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 4, "notes": [note]})
+    meta = {"prompt_tokens": 3, "cached_tokens": 0, "completion_tokens": 4, "notes": [note]}
+    log = a_log(ended=False, meta=meta)
+    log.append(ev.GenDone("r1", meta))
+    log.append(ev.GenQueued(1, "again", "more", 5, 10))
+    log.append(ev.GenDone("again", meta))
     fold = fold_of(log)
     assert [row.kind for row in fold.rows].count("note") == 1
     assert text_of(fold).count(note) == 1 and html_of(fold).count(note) == 1
