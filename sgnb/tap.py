@@ -31,6 +31,11 @@ class LazyBackend(Backend):
             self._inner = self._get()
         return self._inner
 
+    @property
+    def carrier(self) -> Backend:
+        """Of the backend behind: cells that reach one engine share its sessions."""
+        return self.inner.carrier
+
     def new_sid(self) -> str:
         """As the backend behind."""
         return self.inner.new_sid()

@@ -113,6 +113,11 @@ class Backend(ABC):
     def model_name(self) -> str:
         """What to show as the model."""
 
+    @property
+    def carrier(self) -> Backend:
+        """Who carries blocks out in the end: itself, or the backend behind a stand-in. One carrier, one set of sessions."""
+        return self
+
     def shutdown(self) -> None:  # noqa: B027  a backend without a process has nothing to end
         """End the backend."""
 

@@ -85,7 +85,7 @@ def check_start(state: State, backend: Backend) -> None:
         why = "was joined or closed"
     elif state.failure is not None:
         why = f"has failed: {state.failure.error}"
-    elif state.backend is not backend:
+    elif state.backend.carrier is not backend.carrier:
         why = f"belongs to another engine ({state.backend.model_name})"
         hint = "Save it with state.save(path) and load it on this one with sgnb.load_state(path)."
     elif not state.core.body_done:

@@ -184,7 +184,11 @@ class SglFunction:
         options, rest = self.split(kwargs)
         backend = options["backend"]
         other_key = options["extra_key"] is not None and self.extra_key(options) != core.extra_key
-        if options["stream"] or other_key or (backend is not None and backend is not core.backend):
+        if (
+            options["stream"]
+            or other_key
+            or (backend is not None and backend.carrier is not core.backend.carrier)
+        ):
             return None
         defaults = self.defaults(options)
         values = {**self.bind_arguments, **rest}

@@ -163,7 +163,7 @@ class State(Turns):
             return None
         if self.core.finished:
             running = current_core()
-            if running is None or running.backend is not self.backend:
+            if running is None or running.backend.carrier is not self.backend.carrier:
                 running = Core(self.backend, title="state", defaults=self.core.defaults)
             self._move(running)
         return self.core

@@ -426,3 +426,10 @@ def test_explain_shows_a_programs_graph(shared: Kernel) -> None:
     assert "runs compiled" in said and "block 1" in said
     wrong = shared.run("%sgl explain nothing")
     assert wrong.status == "error" and "not a program" in wrong.stderr
+
+
+def test_a_cell_shows_what_it_appends_to_an_earlier_state(shared: Kernel) -> None:
+    shared.ok('%%sgl -o old\ns += "One" + gen("x", max_tokens=4)')
+    result = shared.ok('%%sgl\nold += " and two" + gen("y", max_tokens=4)')
+    shown = result.of("update_display_data")[-1]["data"]["text/plain"]
+    assert " and two" + shared.value("old['y']") in shown and "y: " in shown
