@@ -121,11 +121,12 @@ class TorchRunner(BaseRunner):
         rows = [span.row for span in spans if batch.sample[span.row]]
         # scores show a fault of rows that draw; of the others the residual does
         broken = torch.isfinite(hidden.sum(-1)).logical_not_().tolist()
+        extra = 0.0
         if rows:
             wanted = hidden if len(rows) == len(spans) else hidden[rows]
             logits = self._model.logits(wanted, forward_batch.precision)
             if self._settles and forward_batch.precision != Precision.EXACT and len(rows) <= SETTLED_ROWS:
-                self._settle_(logits, batch, rows, forward_batch)
+                extra = self._settle_(logits, batch, rows, forward_batch)
         scores = self._score(scored, forward_batch.precision, batch.score_targets, broken)
         computed = time.perf_counter()
         ids = [-1] * len(spans)
@@ -136,7 +137,8 @@ class TorchRunner(BaseRunner):
                 ids[row], logprobs[row] = drawn.ids[i], drawn.logprobs[i]
                 broken[row] = broken[row] or drawn.bad[i]
         done = time.perf_counter()
-        self._threads.after_step(done - started)
+        # what close calls cost says nothing about the thread count
+        self._threads.after_step(done - started - extra)
         return ModelWorkerOutput(
             step=batch.step,
             next_token_ids=[-1 if broken[row] else token for row, token in enumerate(ids)],
@@ -172,11 +174,18 @@ class TorchRunner(BaseRunner):
 
     def _settle_(
         self, logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int], forward_batch: ForwardBatch
-    ) -> None:
-        """Compute the last token of greedy rows again, exactly, where two scores are too close for this precision."""
-        if close := close_calls(logits, batch, rows, CLOSE):
-            again = forward_batch.last_tokens([rows[i] for i in close], Precision.EXACT)
-            logits[close] = self._model.logits(self._model.forward(again), again.precision)
+    ) -> float:
+        """Compute the last token of greedy rows again, exactly, where two scores are too close for this precision.
+
+        Returns the seconds it took.
+        """
+        close = close_calls(logits, batch, rows, CLOSE)
+        if not close:
+            return 0.0
+        began = time.perf_counter()
+        again = forward_batch.last_tokens([rows[i] for i in close], Precision.EXACT)
+        logits[close] = self._model.logits(self._model.forward(again), again.precision)
+        return time.perf_counter() - began
 
     def close(self) -> None:
         """Drop weights and pools. Idempotent."""
