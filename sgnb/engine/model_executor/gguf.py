@@ -3,8 +3,7 @@
 Runs in the tokenizer process (vocabulary, chat template) and in the scheduler process (weights); no torch here, and no
 knowledge of models: names and shapes are judged by ``loader``. A header is input from a stranger, so every count,
 length, dimension and offset is checked as a Python int (which cannot wrap) against caps and against the file's size
-*before* it is used. Tensors are read into memory with ``pread``, never mapped: a file that is truncated or replaced
-while it is read gives an error, not a SIGBUS.
+*before* it is used.
 """
 
 from __future__ import annotations
@@ -13,14 +12,10 @@ import itertools
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-import numpy.typing as npt
-
-from sgnb.errors import ModelFileError
+from sgnb.engine.model_executor.tensor_file import TensorFile, TensorInfo
 
 MAX_TENSORS = 65_536
 MAX_KEYS = 65_536
@@ -52,80 +47,18 @@ _SCALARS = {
 _STRING, _ARRAY = 8, 9
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One row of the tensor table. ``shape`` is row-major (outermost first); ``offset`` counts from the file's start."""
-
-    name: str
-    shape: tuple[int, ...]
-    type: str
-    offset: int
-    nbytes: int
-
-
-class GGUFReader:
+class GGUFReader(TensorFile):
     """An open, validated GGUF file.
 
-    ``metadata`` maps keys to int, float, bool, str or list; ``tensors`` maps names to TensorInfo in file order.
-    Raises ModelFileError for anything that is not a sound GGUF file of version 2 or 3 in little-endian order.
-    Use as a context manager or call ``close``.
+    ``metadata`` maps keys to int, float, bool, str or list. Raises ModelFileError for anything that is not a sound GGUF
+    file of version 2 or 3 in little-endian order.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        if self.path.exists() and not self.path.is_file():  # a FIFO would block the open
-            raise ModelFileError(f"{self.path}: expected a file")
-        try:
-            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise ModelFileError(f"{self.path}: cannot be opened: {error.strerror}") from None
-        try:
-            stat = os.fstat(self._fd)
-            self.size = stat.st_size
-            self._mtime = stat.st_mtime_ns
-            self.version = 0
-            self.alignment = 32
-            self.metadata: dict[str, Any] = {}
-            self.tensors: dict[str, TensorInfo] = {}
-            self._parse()
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> GGUFReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
-            os.close(fd)
-
-    def read(self, name: str) -> npt.NDArray[np.uint8]:
-        """Raw bytes of tensor ``name``, copied into memory. ModelFileError if the file shrank or changed since it was
-        opened, KeyError for an unknown name."""
-        info = self.tensors[name]
-        buffer = np.empty(info.nbytes, dtype=np.uint8)
-        view = buffer.data
-        done = 0
-        while done < info.nbytes:
-            got = os.preadv(self._fd, [view[done:]], info.offset + done)
-            if got == 0:
-                break
-            done += got
-        stat = os.fstat(self._fd)
-        if done < info.nbytes or stat.st_size != self.size or stat.st_mtime_ns != self._mtime:
-            self._fail(
-                f"tensor {name!r}: the file changed while it was being read: expected {self.size} bytes, "
-                f"found {stat.st_size}"
-            )
-        return buffer
-
-    def _fail(self, what: str) -> NoReturn:
-        raise ModelFileError(f"{self.path}: {what}", hint="The file is damaged or foreign: fetch it again.")
+        self.version = 0
+        self.alignment = 32
+        self.metadata: dict[str, Any] = {}
+        super().__init__(path)
 
     # ------------------------------------------------------------ header
 
