@@ -328,8 +328,10 @@ class ProgramFold:
             out = [f"{words.count(self.tokens)} tok"] if self.tokens else []
             return [*out, f"{words.count(rate)} tok/s"] if (rate := self.rate()) else out
         if self.status == "finished":
-            gens = len(self._gens)
-            return [f"{gens} gen"] if gens else []
+            selects = sum(bool(cost.options) for _, _, cost in self._gens.values())
+            counts = {"gen": len(self._gens) - selects, "select": selects}
+            said = ", ".join(f"{words.count(number)} {what}" for what, number in counts.items() if number)
+            return [said] if said else []
         return [f"{words.count(self.tokens)} tok kept"] if self.tokens else []
 
     def summary(self) -> list[list[str]]:

@@ -317,6 +317,9 @@ def test_a_choice_shows_its_winner_and_share() -> None:
     unknown = ev.GenDone("r", meta | {"finish": "stop"})
     log.append(unknown)
     assert fold_of(log).rows[-1].costs[0].chosen == "= high"
+    log.append(ev.GenQueued(1, "g", "why", 3, 9))
+    log.append(ev.RunFinished("finished", 0.5))
+    assert fold_of(log).facts() == ["1 gen, 1 select"]
 
 
 def test_what_the_engine_notes_about_a_prompt_is_shown_once() -> None:
