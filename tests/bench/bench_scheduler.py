@@ -74,7 +74,7 @@ def measure(waiting: int, steps: int, prompt: int) -> list[float]:
         )
     while len(scheduler.running_batch) < min(64, runner.max_running):
         scheduler.step()
-        if scheduler.chunked_req is None and not scheduler._rows:
+        if scheduler.chunked_req is None and not scheduler.free_rows:
             break
     times = []
     for _ in range(steps):

@@ -240,7 +240,7 @@ class Rig:
         assert scheduler.cache.lock_total == 0
         free = scheduler.allocator.available + scheduler.cache.evictable_size + scheduler.cache.pinned_size
         assert free == scheduler.allocator.size
-        assert sorted(scheduler._rows) == list(range(self.args.max_running_requests))
+        assert sorted(scheduler.free_rows) == list(range(self.args.max_running_requests))
         for rid, told in self.told.items():
             assert told.finish is not None, f"{rid} never ended"
 

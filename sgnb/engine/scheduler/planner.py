@@ -1,0 +1,221 @@
+"""What runs next: which requests enter the batch of a pass, and which give way.
+
+Role: the choices of the event loop: prefill or decode, admission from the queue, suspension for a higher priority or a
+used-up time slice, retraction when decode does not fit. Scheduler process; ``Scheduler`` asks it once a pass. Order is
+``policy``'s, budgets are ``prefill``'s, victims of retraction ``retraction``'s; results are never looked at here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.prefill import PrefillAdder
+from sgnb.engine.scheduler.req import Req, ReqState
+from sgnb.engine.scheduler.retraction import victims
+from sgnb.engine.scheduler.select import ScoreBatch
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.scheduler import Scheduler
+
+Batch = ScheduleBatch | ScoreBatch
+
+
+class Planner:
+    """One scheduler's. Changes its queues, rows and slots; computes nothing."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._prefills = 0
+        """Prefill steps since the last one in which streams drew."""
+
+    def get_next_batch_to_run(self) -> Batch | None:
+        """Selects first, then prefill, if any can be admitted; else decode. Running streams get their turn after every
+        ``prefill_decode_interval`` others."""
+        scheduler = self._scheduler
+        if scheduler.running_batch and self._prefills >= scheduler.args.prefill_decode_interval:
+            return self._update_running_batch()
+        batch: Batch | None = None
+        if not scheduler.scoring:
+            batch = self._get_new_batch_prefill()
+        if batch is None and scheduler.scoring:
+            batch = self._get_score_batch()
+        if batch is None:
+            return self._update_running_batch()
+        mixed = isinstance(batch, ScheduleBatch) and batch.forward_mode == "mixed"
+        self._prefills = 0 if mixed else self._prefills + 1
+        return batch
+
+    def _get_score_batch(self) -> ScoreBatch | None:
+        """As many options as fit. When none does and nothing runs whose end could make room, later selects give theirs
+        back, then the first one the KV of its best option: without that it fits alone."""
+        scheduler = self._scheduler
+        while True:
+            size = scheduler.args.chunked_prefill_size
+            scheduler.recorder.for_rid = scheduler.scoring[0].rid
+            batch = ScoreBatch.prepare(
+                scheduler.scoring,
+                scheduler.free_rows,
+                size if size > 0 else None,
+                scheduler.cache,
+                scheduler.allocator,
+            )
+            if batch is not None or scheduler.running_batch:
+                return batch
+            others = [
+                *scheduler.scoring[1:],
+                *([scheduler.chunked_req] if scheduler.chunked_req is not None else []),
+            ]
+            if others:
+                self.retract(others[-1])
+            elif not scheduler.scoring[0].kv.let_go():
+                return None
+
+    def _get_new_batch_prefill(self) -> ScheduleBatch | None:
+        """Admit what fits: the next chunk of the chunked request, then the queue in the policy's order."""
+        scheduler = self._scheduler
+        if scheduler.chunked_req is None and not scheduler.waiting_queue:
+            return None
+        if scheduler.waiting_queue:
+            scheduler.policy.calc_priority(scheduler.waiting_queue)
+            head = scheduler.waiting_queue[0]
+            if scheduler.chunked_req is not None and scheduler.chunked_req.priority < head.priority:
+                self.suspend(scheduler.chunked_req, "priority")
+        adder = PrefillAdder(
+            scheduler.args,
+            scheduler.cache,
+            scheduler.allocator,
+            [*scheduler.running_batch, *scheduler.scoring],
+            scheduler.ratio.value,
+            len(scheduler.free_rows),
+        )
+        if scheduler.chunked_req is not None:
+            adder.add_chunked(scheduler.chunked_req)
+        self._try_queue(adder)
+        admitted = [req for req in [*adder.reqs, *adder.ready] if req is not scheduler.chunked_req]
+        scheduler.chunked_req = adder.new_chunked
+        if admitted:
+            self._admit(admitted)
+        for req in adder.ready:
+            req.state = ReqState.SCORING
+            scheduler.scoring.append(req)
+        if not adder.reqs:
+            return None
+        scheduler.recorder.for_rid = adder.reqs[0].rid
+        mixed = (
+            scheduler.running_batch
+            if scheduler.args.enable_mixed_chunk and adder.room >= len(scheduler.running_batch)
+            else None
+        )
+        return ScheduleBatch.prepare_for_extend(
+            adder.reqs, adder.extend_lens, scheduler.cache, scheduler.allocator, mixed
+        )
+
+    def _try_queue(self, adder: PrefillAdder) -> None:
+        """Admit from the queue in order. One whose prefix is just being computed is passed over; the first that does not
+        fit ends the pass, unless a running one has to make room for it."""
+        scheduler = self._scheduler
+        for req in scheduler.waiting_queue.copy():
+            leader = adder.leader_of(req)
+            if leader is not None:
+                scheduler.recorder.note(req.rid, "deferred", "leader", leader=leader.rid)
+                continue
+            while not adder.add_one_req(req):
+                victim = self._victim_of(req) if adder.new_chunked is None else None
+                if victim is None:
+                    scheduler.recorder.note(req.rid, "deferred", *adder.refused)
+                    return
+                ratio = scheduler.ratio.value
+                adder.note_suspended(victim, ratio)
+                self.suspend(victim, "priority" if victim.priority < req.priority else "quantum")
+
+    def _victim_of(self, req: Req) -> Req | None:
+        """The running request that has to make room for a waiting one: of lower priority, or of the same with its time slice
+        used up while the other had fewer."""
+        scheduler = self._scheduler
+        quantum = scheduler.args.decode_quantum
+        lower = [
+            other
+            for other in scheduler.running_batch
+            if other.priority < req.priority
+            or (quantum and other.priority == req.priority and other.slice >= quantum)
+        ]
+        return min(lower, key=lambda other: (other.priority, -other.slice, -other.ordinal), default=None)
+
+    def _admit(self, admitted: list[Req]) -> None:
+        """Move requests that hold their cached prefix now from the queue to rows of the runner's table."""
+        scheduler = self._scheduler
+        scheduler.waiting_queue = [req for req in scheduler.waiting_queue if req.kv.node is None]
+        scheduler.policy.note_admitted(admitted, scheduler.waiting_queue)
+        for req in admitted:
+            req.state = ReqState.PREFILL
+            req.row = scheduler.free_rows.pop()
+            req.committed = len(req.kv.slots)
+            req.match = scheduler.cache.explain(req.fill_ids(), req.kv.extra_key, req.committed)
+            scheduler.recorder.note(
+                req.rid,
+                "admitted",
+                "fits",
+                "slots",
+                req.prefill_len - req.committed,
+                scheduler.holdable,
+            )
+            if req.time_admitted is None:
+                req.time_admitted = scheduler.clock()
+                req.cached_tokens = req.committed
+                req.first_step = scheduler.meter.forward_steps + 1
+                scheduler.meter.note_prompt(len(req.prompt), req.cached_tokens)
+                scheduler.outputs.touch(req)
+            scheduler.event(req, "admitted")
+
+    def _update_running_batch(self) -> ScheduleBatch | None:
+        """All running requests draw one token each; some are retracted first if slots are short."""
+        scheduler = self._scheduler
+        self._prefills = 0
+        if not scheduler.running_batch:
+            return None
+        if scheduler.holdable < len(scheduler.running_batch):
+            chunked = [scheduler.chunked_req] if scheduler.chunked_req is not None else []
+            for req in victims(scheduler.running_batch, [*chunked, *scheduler.scoring]):
+                self.retract(req)
+                if scheduler.holdable >= len(scheduler.running_batch):
+                    break
+            if scheduler.holdable < len(scheduler.running_batch):
+                scheduler.cache.unpin_all()
+            scheduler.ratio.retracted(scheduler.running_batch)
+        else:
+            scheduler.ratio.decay()
+        scheduler.recorder.for_rid = scheduler.running_batch[0].rid
+        return ScheduleBatch.prepare_for_decode(
+            scheduler.running_batch.copy(), scheduler.cache, scheduler.allocator
+        )
+
+    def suspend(self, req: Req, reason: str) -> None:
+        """Take row and lock from a request and queue it again. Its KV goes to the cache, where it is found again unless
+        slots ran short meanwhile."""
+        scheduler = self._scheduler
+        scheduler.vacate(req)
+        scheduler.recorder.note(req.rid, "suspended", reason, "slots", 0, len(req.kv.slots))
+        node = req.kv.release(req.fill_ids()[: req.committed])
+        if node is not None and req.session is not None:
+            req.session.refer_to(node)
+        self._requeue(req)
+        req.turns += reason == "quantum"
+        scheduler.event(req, "retracted", reason=reason)
+
+    def retract(self, req: Req) -> None:
+        """Take slots and row from a request and queue it again; what it drew stays, nothing is sent twice."""
+        scheduler = self._scheduler
+        needs, has = len(scheduler.running_batch), scheduler.holdable
+        scheduler.recorder.note(req.rid, "retracted", "kv_full", "slots", needs, has)
+        scheduler.vacate(req)
+        req.kv.release()
+        self._requeue(req)
+        req.retractions += 1
+        scheduler.meter.retracted += 1
+        scheduler.event(req, "retracted", reason="kv_full")
+
+    def _requeue(self, req: Req) -> None:
+        req.committed = req.slice = 0
+        req.state = ReqState.WAITING
+        self._scheduler.waiting_queue.append(req)

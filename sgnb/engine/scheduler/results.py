@@ -1,0 +1,134 @@
+"""What a step's result does to its requests: tokens taken, KV committed, ends.
+
+Role: the only place where a request ends (``finish``), in whatever state it is. Scheduler process; ``Scheduler`` hands it
+each batch with its result, ``Intake`` ends what is aborted. A fault of one request (bad logits) ends that request alone.
+Chooses nobody to run and says nothing itself (``OutputBuilder`` does).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.output import kept_output
+from sgnb.engine.scheduler.req import Req, ReqState
+from sgnb.engine.scheduler.select import ScoreBatch
+from sgnb.messages import ErrorInfo, Finish, ModelWorkerOutput
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.scheduler import Scheduler
+
+_NON_FINITE = "The weights or an attention kernel produced NaN or infinity; check the model file."
+
+
+class ResultProcessor:
+    """One scheduler's."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def process(self, batch: ScheduleBatch | ScoreBatch, result: ModelWorkerOutput) -> None:
+        """Take the result of a batch. Rows whose requests ended meanwhile are passed over."""
+        if isinstance(batch, ScoreBatch):
+            self._process_scores(batch, result)
+        else:
+            self._process_batch_result(batch, result)
+
+    def _process_batch_result(self, batch: ScheduleBatch, result: ModelWorkerOutput) -> None:
+        """Commit KV, take drawn tokens, end what ends. Rows finished meanwhile (aborts) draw nothing."""
+        scheduler = self._scheduler
+        bad = frozenset(result.bad_rows)
+        drawn = 0
+        for row, req in enumerate(batch.reqs):
+            if req.finished:
+                continue
+            req.last_step = result.step
+            if row in bad:
+                self.fail(
+                    req,
+                    "non_finite",
+                    f"non-finite logits at step {result.step}",
+                    _NON_FINITE,
+                )
+                continue
+            req.committed = len(req.kv.slots)
+            if row < batch.prompts:
+                scheduler.recorder.for_rid = req.rid
+                req.kv.store(req.fill_ids()[: req.committed])
+                if not batch.sample[row]:
+                    if not req.draws and req.committed == req.prefill_len:
+                        self._prefilled(req)
+                    continue
+                req.state = ReqState.RUNNING
+                scheduler.running_batch.append(req)
+            self._take_token(req, result.next_token_ids[row], result, row)
+            drawn += 1
+        scheduler.meter.note_generated(drawn)
+
+    def _prefilled(self, req: Req) -> None:
+        """The prompt of a request that draws nothing has its KV."""
+        if req.selection is None:
+            self.finish(req, Finish(type="length"))
+        else:
+            req.state = ReqState.SCORING
+            self._scheduler.scoring.append(req)
+
+    def _process_scores(self, batch: ScoreBatch, result: ModelWorkerOutput) -> None:
+        """Take scores; selects with all of theirs have a winner and end."""
+        scheduler = self._scheduler
+        for req in batch.process(result):
+            self.fail(req, "non_finite", f"non-finite logits at step {result.step}", _NON_FINITE)
+        for req in batch.reqs:
+            if req.finished or req.selected.open_jobs():
+                continue
+            choice = req.selected.decide()
+            if choice.index == req.selected.best:
+                req.kv.truncate(req.prefill_len)
+                req.kv.take_held()
+                req.committed = len(req.kv.slots)
+            req.time_first_token = scheduler.clock()
+            scheduler.event(req, "first_token")
+            scheduler.outputs.touch(req)
+            self.finish(req, Finish(type="stop"))
+
+    def _take_token(self, req: Req, token: int, result: ModelWorkerOutput, row: int) -> None:
+        scheduler = self._scheduler
+        if req.time_first_token is None:
+            req.time_first_token = scheduler.clock()
+            scheduler.event(req, "first_token")
+        scheduler.outputs.touch(req)
+        req.slice += 1
+        reason = req.accept(token, result.logprobs[row], scheduler.table, scheduler.max_len)
+        if reason is not None:
+            self.finish(req, reason)
+
+    def finish(self, req: Req, reason: Finish) -> None:
+        """End a request in whatever state it is: slots back now, its session moved on, its one last output made."""
+        scheduler = self._scheduler
+        if not req.finish(reason):
+            return
+        scheduler.vacate(req)
+        scheduler.recorder.for_rid = req.rid
+        del scheduler.reqs[req.rid]
+        kept, leftover = kept_output(req, reason, scheduler.table)
+        node = None
+        if reason.type == "error":
+            req.kv.release()
+        else:
+            whole = np.concatenate([req.prompt, np.array(kept, dtype=np.int32)])
+            node = req.kv.release(whole[: req.committed])
+            if req.session is not None and (req.draws or kept):
+                req.session.keep(req.prompt, kept)
+        if req.session is not None:
+            req.session.active = None
+            if node is not None:
+                req.session.refer_to(node)
+        scheduler.outputs.finished(req, kept, leftover, scheduler.clock())
+        scheduler.event(req, "finished", reason=reason.error.code if reason.error else reason.type)
+
+    def fail(self, req: Req, code: str, message: str, hint: str = "") -> None:
+        """End a request with an error of its own."""
+        error = ErrorInfo(kind="RequestError", code=code, message=message, hint=hint)
+        self.finish(req, Finish(type="error", error=error))
