@@ -143,6 +143,9 @@ class Core:
         self.names: frozenset[str] | None = None
         """All variables the program can bind, when its graph shows them for certain."""
         self._done_callbacks: list[Callable[[], None]] = []
+        self._cancel_callbacks: list[Callable[[], object]] = []
+        self.loops = 0
+        """Event loops that ``async`` bodies of this run have open."""
 
     # ------------------------------------------------------------ recording
 
@@ -499,6 +502,9 @@ class Core:
                 if state.failure is None:
                     state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
             self.changed.notify_all()
+            callbacks = list(self._cancel_callbacks)
+        for callback in callbacks:
+            callback()
         self.stop_generations()
 
     def stop(self) -> None:
@@ -530,6 +536,20 @@ class Core:
                 self._done_callbacks.append(callback)
                 return
         callback()
+
+    def on_cancel(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call ``callback()`` when the run is cancelled (at once if it was); returns the function that ends it."""
+        with self.lock:
+            self._cancel_callbacks.append(callback)
+            late = self.cancelled
+        if late:
+            callback()
+
+        def forget() -> None:
+            with self.lock:
+                self._cancel_callbacks.remove(callback)
+
+        return forget
 
     def append_event(self, event: Event) -> None:
         """Log an event."""

@@ -74,12 +74,6 @@ class SglFunction:
     ) -> None:
         if not isinstance(func, FunctionType):
             raise ProgramError(f"@function needs a Python function, not {type(func).__name__}.")
-        if inspect.iscoroutinefunction(func) or inspect.isgeneratorfunction(func):
-            raise ProgramError(
-                f"{func.__qualname__} is {'async' if inspect.iscoroutinefunction(func) else 'a generator'}; "
-                "a program is a plain function.",
-                hint="Use def, and await program.run_async(...) where it is called.",
-            )
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = dict(bound or {})

@@ -6,6 +6,7 @@ Notebook process. Holds the cache of compiled programs; ``function``, ``cell`` a
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ from sgnb.lang.frontend import Compiled, Located, NotCompiled, compile_twin, loc
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.ir import Graph
 from sgnb.lang.position import internal
+from sgnb.runtime.asynchronous import awaits_here, finish_body
 from sgnb.runtime.core import Core, current_core
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result, Task, enter_state, leave_state
@@ -146,16 +148,39 @@ def call_eager(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> Any:
-    """Call the function as it is; its reads block this thread and each append is sent at once."""
+    """Call the function as it is; its reads block this thread and each append is sent at once.
+
+    An ``async`` body or a generator runs to its end here; inside another ``async`` program it is awaited there.
+    """
     saved = enter_state(state, own)
     eager, core.eager = core.eager, True
     try:
-        return func(*args, **kwargs)
+        if not own and awaits_here(core, func):
+            return _awaited(core, func, state, args, kwargs)
+        return finish_body(core, func(*args, **kwargs))
     except RecursionError:
         raise ProgramError(
             f"{func.__qualname__} calls itself too deeply for an eager run.",
             hint="A compiled program has no such limit; %sgl explain shows why this one is not compiled.",
         ) from None
+    finally:
+        core.eager = eager
+        leave_state(saved)
+
+
+async def _awaited(
+    core: Core,
+    func: FunctionType,
+    state: State,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> Any:
+    """An ``async`` program inside another one: its caller awaits it, on the caller's loop."""
+    saved = enter_state(state, False)
+    eager, core.eager = core.eager, True
+    try:
+        made = func(*args, **kwargs)
+        return [item async for item in made] if inspect.isasyncgen(made) else await made
     finally:
         core.eager = eager
         leave_state(saved)

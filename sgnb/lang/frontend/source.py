@@ -54,8 +54,10 @@ _files: dict[str, _File] = {}
 def locate(func: FunctionType) -> Located:
     """The tree of ``func``; raises NotCompiled with the reason."""
     code = func.__code__
-    if code.co_flags & (CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR):
-        raise NotCompiled("it is a generator or async")
+    if code.co_flags & (CO_COROUTINE | CO_ASYNC_GENERATOR):
+        raise NotCompiled("it is an async function")
+    if code.co_flags & CO_GENERATOR:
+        raise NotCompiled("it is a generator function")
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename, func.__globals__)
     if not lines:

@@ -1,0 +1,160 @@
+"""``async def`` and generator functions as programs: they run eagerly, to their end, with the reason shown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+import sgnb as sgl
+from sgnb.backends.mock import HANG, MockBackend
+
+
+@pytest.fixture
+def backend():
+    mock = MockBackend({"x": "value", "y": "other", "hang": HANG})
+    yield mock
+    mock.shutdown()
+
+
+async def tool(word):
+    await asyncio.sleep(0.001)
+    return f"<{word}>"
+
+
+@sgl.function
+async def researcher(s, topic):
+    s += f"About {topic}: " + sgl.gen("x")
+    found = await tool(s["x"])
+    s += found + sgl.gen("y")
+    return found
+
+
+@sgl.function
+def counter(s):
+    for name in ("x", "y"):
+        s += sgl.gen(name)
+        yield s[name]
+
+
+@sgl.function
+async def ticking(s):
+    for name in ("x", "y"):
+        s += sgl.gen(name)
+        yield s[name]
+
+
+def test_an_async_program_awaits_tools_between_generations(backend):
+    state = researcher.run("tea", backend=backend)
+    assert state.ret_value == "<value>"
+    assert state.text() == "About tea: value<value>other"
+
+
+def test_the_reason_is_shown(backend):
+    run = researcher.run_async("tea", backend=backend)
+    assert run.result(20).ret_value == "<value>"
+    assert run.log.since(0)[0].event.eager_reason == "it is an async function"
+    assert "runs eagerly: it is a generator function" in sgl.explain(counter)
+
+
+def test_a_generator_program_runs_to_its_end_and_gives_what_it_yields(backend):
+    assert counter.run(backend=backend).ret_value == ["value", "other"]
+    assert ticking.run(backend=backend).ret_value == ["value", "other"]
+
+
+def test_an_async_program_runs_where_a_loop_already_runs(backend):
+    async def cell():
+        state = researcher.run("tea", backend=backend)
+        again = await researcher.run_async("tea", backend=backend)
+        return state.ret_value, again.ret_value
+
+    assert asyncio.run(cell()) == ("<value>", "<value>")
+
+
+def test_programs_inside_async_programs_are_awaited_or_called(backend):
+    @sgl.function
+    async def sub(s, word):
+        s += word + sgl.gen("x")
+        return await tool(word)
+
+    @sgl.function
+    def plain(s):
+        s += "plain " + sgl.gen("y")
+        return s["y"]
+
+    @sgl.function
+    async def main(s):
+        first = await sub(s, "a")
+        arms = s.fork(2)
+        both = await asyncio.gather(*[sub(arm, word) for arm, word in zip(arms, "bc", strict=True)])
+        arms.join()
+        return [first, *both, plain(s), sub.run("d").ret_value, s["x"]]
+
+    assert main.run(backend=backend).ret_value == [
+        "<a>", "<b>", "<c>", "other", "<d>", ["value", "value"]
+    ]  # fmt: skip
+
+
+def test_a_plain_program_calls_an_async_one(backend):
+    @sgl.function
+    def main(s):
+        s += "begin "
+        return researcher(s, "tea"), counter(s), researcher.run("milk")["y"]
+
+    assert main.run(backend=backend).ret_value == ("<value>", ["value", "other"], "other")
+
+
+def test_errors_of_an_async_body_arrive(backend):
+    @sgl.function
+    async def broken(s):
+        await tool("x")
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        broken.run(backend=backend)
+    with pytest.raises(ValueError, match="no"):
+        broken.run_async(backend=backend).result(20)
+
+
+def test_cancelling_ends_an_async_body_that_awaits(backend):
+    began, ended = threading.Event(), threading.Event()
+
+    @sgl.function
+    async def slow(s):
+        s += sgl.gen("hang")
+        try:
+            began.set()
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    run = slow.run_async(backend=backend)
+    assert began.wait(20)
+    run.cancel()
+    assert ended.wait(20)
+    assert run.status == "stopped"
+
+
+def test_tools_of_async_programs_do_not_stop_other_runs(backend):
+    gate = threading.Event()
+
+    @sgl.function
+    async def waits(s):
+        s += sgl.gen("x")
+        while not gate.is_set():
+            await asyncio.sleep(0.01)
+        return s["x"]
+
+    @sgl.function
+    def quick(s):
+        s += sgl.gen("y")
+        return s["y"]
+
+    runs = [waits.run_async(backend=backend) for _ in range(4)]
+    begin = time.monotonic()
+    assert [state.ret_value for state in quick.run_batch([{}] * 8, backend=backend)] == ["other"] * 8
+    assert time.monotonic() - begin < 20
+    gate.set()
+    assert [run.result(20).ret_value for run in runs] == ["value"] * 4
