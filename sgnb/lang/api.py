@@ -8,7 +8,7 @@ line that built it. Runtime classes (states, programs) do not belong here.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from sgnb.lang.choices import (
 from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.instruction_after import use_of_call
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
+from sgnb.lang.reasoning import FAMILIES
 
 internal(__name__)
 
@@ -68,6 +69,8 @@ class Gen(Expr):
     params: tuple[tuple[str, Any], ...] = ()
     place: Place | None = field(default=None, compare=False, repr=False)
     n: int | None = None
+    reasoning: str | None = None
+    """The model family whose thoughts are told apart from the answer (``separate_reasoning``)."""
 
     def __repr__(self) -> str:
         return f"gen({self.name!r})" if self.name else "gen()"
@@ -384,12 +387,45 @@ def _no_vision(name: str) -> Any:
 
 image = _no_vision("image")
 video = _no_vision("video")
-separate_reasoning = _later("separate_reasoning")
+
+
+def separate_reasoning(expr: object = None, model_type: str = "qwen3") -> ExprList:
+    """``expr`` with the model's thoughts told apart: each ``gen("x")`` in it binds its answer to ``x`` and its thought
+    to ``x_reasoning_content``. The state's text keeps both, as they were generated.
+
+    ``model_type`` is SGLang's name of the model family, which says how thoughts are marked. Raises ProgramError for
+    another name and for a ``gen`` with ``n``, ProgramTypeError when there is no expression.
+    """
+    position = position_of(place_of(user_frame()))
+    if expr is None:
+        raise ProgramTypeError(
+            "separate_reasoning() needs an expression.",
+            hint='Write separate_reasoning(gen("answer"), model_type="qwen3").',
+            position=position,
+        )
+    if model_type not in FAMILIES:
+        raise ProgramError(
+            f"separate_reasoning(model_type={model_type!r}) is unknown.",
+            hint=f"Model families: {', '.join(FAMILIES)}.",
+            position=position,
+        )
+    parts = flatten(as_expr(expr))
+    if any(isinstance(part, Gen) and part.n is not None and part.n > 1 for part in parts):
+        raise ProgramError(
+            "separate_reasoning() takes no gen with n: each sample has a thought of its own.",
+            hint="Fork the state and generate once in each branch.",
+            position=position,
+        )
+    return ExprList(
+        tuple(replace(part, reasoning=model_type) if isinstance(part, Gen) else part for part in parts)
+    )
+
 
 DSL_NAMES: dict[str, Any] = {
     "gen": gen, "select": select, "gen_int": gen_int, "gen_string": gen_string,
     "system": system, "user": user, "assistant": assistant,
     "system_begin": system_begin, "system_end": system_end, "user_begin": user_begin, "user_end": user_end,
     "assistant_begin": assistant_begin, "assistant_end": assistant_end, "text": text,
+    "separate_reasoning": separate_reasoning, "image": image, "video": video,
 }  # fmt: skip
 """What a ``%%sgl`` cell finds without an import (``s`` and ``function`` besides)."""

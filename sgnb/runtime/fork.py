@@ -6,18 +6,22 @@ later), and waits for the branches' texts for ``concate_and_append``. The sessio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, overload
 
 from sgnb.errors import ProgramError, ProgramTypeError, SgnbError
 from sgnb.lang import api
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
+from sgnb.runtime.best import take_best
 from sgnb.runtime.state import State
 from sgnb.runtime.variables import Deferred, Slot, meta_of, open_slots_of, read_value
 
 internal(__name__)
 
-MODES = ("gather_variable", "concate_and_append")
+MODES = ("gather_variable", "concate_and_append", "best")
+METHODS = ("text", "kv")
+By = str | Callable[[State], float] | None
+"""How ``join("best")`` compares: a variable's name, a function of the branch, or its log-probability."""
 _MISSING = object()
 
 
@@ -74,35 +78,32 @@ class Group:
 
     # ------------------------------------------------------------ the join
 
-    def join(self, mode: str = "gather_variable") -> None:
+    def join(self, mode: str = "gather_variable", *, by: By = None, method: str = "text") -> None:
         """End the branches; they stay readable.
 
         ``gather_variable``: each variable bound since the fork becomes a list in the parent, one value a branch (None
         where a branch has not bound it); reading it raises the error of a failed branch. ``concate_and_append``: the
-        texts of the branches since the fork are appended to the parent, in order, generations waited for.
+        texts of the branches since the fork are appended to the parent, in order, generations waited for; ``method``
+        is ``text``, which is exact. ``best``: the parent goes on as the branch of the highest value, with its text and
+        variables; the others are released at once. ``by`` names a variable that holds a number, or is a function of a
+        branch; without it the mean log-probability of the branch's generated tokens decides, which needs
+        ``gen(return_logprob=True)``. Equal values: the first branch.
         """
         place = place_of(user_frame())
         for slot in self.waits_for(mode):
             slot.core.flush()
             slot.core.wait(lambda slot=slot: slot.settled)  # type: ignore[misc]
-        self.join_at(mode, place)
+        self.join_at(mode, place, by=by, method=method)
 
     def waits_for(self, mode: str) -> list[Slot]:
         """What must have ended before the join can be carried out."""
-        if mode != "concate_and_append":
+        if mode not in ("concate_and_append", "best"):
             return []
         return [slot for state in self.states if not state.joined for slot in state.open_slots()]
 
-    def join_at(self, mode: str, place: Place) -> None:
+    def join_at(self, mode: str, place: Place, *, by: By = None, method: str = "text") -> None:
         """``join`` when nothing has to be waited for."""
-        if mode not in MODES:
-            raise ProgramError(
-                f"join(mode={mode!r}) is unknown.",
-                hint=f"Modes: {', '.join(MODES)}.",
-                position=position_of(place),
-            )
-        if any(state.joined for state in self.states):
-            raise ProgramError("These branches were joined already.", position=position_of(place))
+        self._check_join(mode, by, method, place)
         if mode == "gather_variable":
             self._gather()
             for state in self.states:
@@ -114,12 +115,42 @@ class Group:
                         state.failure.throw()
                     except SgnbError as error:
                         raise of_branch(error, state.branch) from None
+            if mode == "best":
+                take_best(self.parent, self.states, by, place)
+                return
             for state in self.states:
                 self.parent.repeat(state.freeze(), place)
         for state in self.states:
             for slot in state.open_slots():
                 slot.hold()
             state.close_when_idle()
+
+    def _check_join(self, mode: str, by: By, method: str, place: Place) -> None:
+        position = position_of(place)
+        if mode not in MODES:
+            raise ProgramError(
+                f"join(mode={mode!r}) is unknown.", hint=f"Modes: {', '.join(MODES)}.", position=position
+            )
+        if by is not None and mode != "best":
+            raise ProgramError(
+                f"join(by=…) has no meaning with mode={mode!r}.",
+                hint='Write join("best", by=…), or leave it out.',
+                position=position,
+            )
+        if method not in METHODS:
+            raise ProgramError(
+                f"join(method={method!r}) is unknown.",
+                hint=f"Methods: {', '.join(METHODS)}.",
+                position=position,
+            )
+        if method == "kv":
+            raise ProgramError(
+                'join(method="kv") comes in a later version of sgnb.',
+                hint="Leave it out: the texts are appended, which is exact.",
+                position=position,
+            )
+        if any(state.joined for state in self.states):
+            raise ProgramError("These branches were joined already.", position=position)
 
     def _gather(self) -> None:
         names: dict[str, None] = {}

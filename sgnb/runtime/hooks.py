@@ -221,12 +221,12 @@ def _one_settled(state: State, func: Any) -> Any:
 def _join(group: Group) -> Any:
     """A join that must know the branches' texts parks until they are there."""
 
-    def enter(mode: str = "gather_variable") -> Any:
+    def enter(mode: str = "gather_variable", **how: Any) -> Any:
         place = place_of(user_frame())
         slots = group.waits_for(mode)
         if not slots:
-            return group.join_at(mode, place)
-        return _wait(group.parent, slots, lambda: group.join_at(mode, place))
+            return group.join_at(mode, place, **how)
+        return _wait(group.parent, slots, lambda: group.join_at(mode, place, **how))
 
     return enter
 

@@ -25,6 +25,7 @@ from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core, current_core
 from sgnb.runtime.events import GenQueued, StateOpened, TextAppended
 from sgnb.runtime.meta import event_line, gen_seed
+from sgnb.runtime.reasoning import SUFFIX, ReasoningPart
 from sgnb.runtime.turns import Step, Turns
 from sgnb.runtime.variables import Failure, Lazy, Samples, Slot
 from sgnb.sampling_params import SamplingParams
@@ -209,7 +210,11 @@ class State(Turns):
         ]
         self._pieces.append(slots[0])
         self._history.append(slots[0])
-        self._values[name] = Samples(slots) if sids else slots[0]
+        if part.reasoning is not None and not sids:
+            self._values[name] = ReasoningPart(slots[0], part.reasoning, thought=False)
+            self._values[name + SUFFIX] = ReasoningPart(slots[0], part.reasoning, thought=True)
+        else:
+            self._values[name] = Samples(slots) if sids else slots[0]
         return slots[0]
 
     def _record_gen(self, core: Core, name: str, params: SamplingParams, at: Place, sid: str) -> Slot:

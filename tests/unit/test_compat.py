@@ -105,7 +105,6 @@ def test_engine_calls():
         (lambda: sgnb.video("cat.mp4", 4), "needs a model with vision"),
         (lambda: sgnb.gen_int("x"), "gen_int comes in a later version"),
         (lambda: sgnb.gen_string("x"), "gen_string comes in a later version"),
-        (lambda: sgnb.separate_reasoning(sgnb.gen("x"), "qwen3"), "comes in a later version"),
         (lambda: sgnb.gen("x", priority=3), "comes in a later version"),
     ],
 )
