@@ -25,14 +25,20 @@ def body_names() -> list[str]:
     return sorted({"s", *names})
 
 
-def make_matcher(commands: Mapping[str, Sequence[str]], cell_options: Sequence[str]) -> Callable[[Any], Any]:
-    """A matcher for IPython. ``commands``: options of each ``%sgl`` subcommand."""
+Values = Mapping[tuple[str, str], Sequence[str]]
+
+
+def make_matcher(
+    commands: Mapping[str, Sequence[str]], cell_options: Sequence[str], values: Values | None = None
+) -> Callable[[Any], Any]:
+    """A matcher for IPython. ``commands``: words that may follow each ``%sgl`` subcommand; ``values``: what may follow a
+    subcommand and one of these words."""
 
     @context_matcher(identifier="sgnb")  # type: ignore[untyped-decorator]
     def sgnb_matcher(context: Any) -> dict[str, Any]:
         found = candidates(
             context.full_text, context.cursor_line, context.line_with_cursor, context.cursor_position,
-            commands, cell_options,
+            commands, cell_options, values,
         )  # fmt: skip
         fragment = fragment_of(context.line_with_cursor[: context.cursor_position])
         hits = [SimpleCompletion(text=name, type="magic") for name in found if name.startswith(fragment)]
@@ -43,7 +49,7 @@ def make_matcher(commands: Mapping[str, Sequence[str]], cell_options: Sequence[s
 
 def candidates(
     text: str, line_number: int, line: str, column: int,
-    commands: Mapping[str, Sequence[str]], cell_options: Sequence[str],
+    commands: Mapping[str, Sequence[str]], cell_options: Sequence[str], values: Values | None = None,
 ) -> list[str]:  # fmt: skip
     """All names that may stand at the cursor."""
     before = line[:column]
@@ -62,7 +68,8 @@ def candidates(
             done = done[:-1]
         if not done:
             return list(commands)
-        return list(commands.get(done[0], ()))
+        after = (done[0], done[-1])
+        return list((values or {}).get(after, commands.get(done[0], ())))
     return []
 
 

@@ -1,6 +1,6 @@
 """What an engine is started with, and the limits of the design in one place.
 
-A leaf: every package may import it, it imports nothing of sgnb. Read in all processes. ``EngineArgs`` crosses to the
+A leaf: every package may import it, it imports leaves only. Read in all processes. ``EngineArgs`` crosses to the
 engine as JSON in its run folder, so it holds plain values only. No defaults that depend on hardware are resolved here:
 ``auto`` stays ``auto`` until the model runner looks at the machine.
 """
@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from sgnb.errors import LimitError
+from sgnb.knobs import KNOBS, find_knob
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 
@@ -36,6 +37,34 @@ OWNER_GONE_SECONDS = 2.0
 
 ENGINE_NAME = re.compile(r"[a-z0-9-]{1,32}")
 
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "balanced": {
+        "schedule_policy": "lpm",
+        "schedule_conservativeness": 1.0,
+        "chunked_prefill_size": 512,
+        "prefill_decode_interval": 1,
+        "enable_mixed_chunk": False,
+        "decode_quantum": 0,
+    },
+    "throughput": {
+        "schedule_policy": "lpm",
+        "schedule_conservativeness": 0.5,
+        "chunked_prefill_size": 2048,
+        "prefill_decode_interval": 8,
+        "enable_mixed_chunk": True,
+        "decode_quantum": 0,
+    },
+    "latency": {
+        "schedule_policy": "lpm",
+        "schedule_conservativeness": 1.0,
+        "chunked_prefill_size": 128,
+        "prefill_decode_interval": 1,
+        "enable_mixed_chunk": True,
+        "decode_quantum": 64,
+    },
+}
+"""Named sets of knobs: many requests in the least time; the defaults; each request's tokens soon and evenly."""
+
 
 class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The knobs of one engine. Units are tokens, slots or seconds; ``None`` and ``"auto"`` mean *decide at start*."""
@@ -51,6 +80,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     context_length: int | None = None
     max_total_tokens: int | None = None
     """KV slots; ``None``: from free memory."""
+    objective: Literal["balanced", "throughput", "latency"] = "balanced"
+    """The named set of knobs (``OBJECTIVES``) that those not given are taken from."""
     max_running_requests: int = 64
     max_queued_requests: int = MAX_WAITING
     chunked_prefill_size: int = 512
@@ -65,6 +96,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     decode_quantum: int = 0
     """Tokens a stream draws before it may be suspended for one that waits; 0: until it ends."""
     disable_radix_cache: bool = False
+    radix_cache_size: int | None = None
+    """Most slots of cached prefixes that nobody locks; ``None``: all there are."""
     radix_eviction_policy: Literal["lru", "lfu", "slru", "fifo", "priority"] = "lru"
     allocator_order: Literal["lifo", "lowest"] = "lifo"
     """Which free KV slots are taken first: the last freed, or the lowest numbers."""
@@ -80,36 +113,42 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Refuse values that can never work, naming the argument and the legal range. Returns self."""
         if not ENGINE_NAME.fullmatch(self.name):
             raise LimitError(f"engine name {self.name!r} must match [a-z0-9-]{{1,32}}")
-        if self.page_size not in (1, 2, 4, 16):
-            raise LimitError(f"page_size must be 1, 2, 4 or 16, not {self.page_size}")
-        if self.chunked_prefill_size != -1 and self.chunked_prefill_size < 1:
-            raise LimitError(
-                f"chunked_prefill_size must be -1 or at least 1, not {self.chunked_prefill_size}"
-            )
-        for field, low in (
-            ("max_running_requests", 1),
-            ("max_queued_requests", 1),
-            ("max_prefill_tokens", 1),
-            ("prefill_decode_interval", 1),
-            ("decode_quantum", 0),
-        ):
-            value: int = getattr(self, field)
-            if value < low:
-                raise LimitError(f"{field} must be at least {low}, not {value}")
-        for field in ("context_length", "max_total_tokens", "threads"):
-            number: int | None = getattr(self, field)
-            if number is not None and number < 1:
-                raise LimitError(f"{field} must be at least 1, not {number}")
+        for field in self.__struct_fields__:
+            if field in KNOBS:
+                KNOBS[field].check(getattr(self, field))
         return self
 
     @classmethod
     def make(cls, **values: Any) -> EngineArgs:
-        """Build from keyword arguments with types checked; an unknown name or a wrong type is a LimitError."""
+        """Build from keyword arguments, with the knobs of ``objective`` where it is given and they are not.
+
+        An unknown name, a wrong type or an illegal value is a LimitError that names the legal range.
+        """
         legal = cls.__struct_fields__
-        for key in values:
+        for key, value in values.items():
             if key not in legal:
                 raise LimitError(f"unknown engine argument {key!r}", hint=f"Legal: {', '.join(legal)}.")
+            if key in KNOBS:
+                KNOBS[key].check(value)
+        values = with_objective(values)
         try:
             return msgspec.convert(values, cls, strict=True).check()
         except msgspec.ValidationError as error:
             raise LimitError(f"engine arguments: {error}") from None
+
+
+def with_objective(values: dict[str, Any]) -> dict[str, Any]:
+    """``values`` with the knobs that their ``objective`` stands for; what is given beside it wins."""
+    objective = values.get("objective")
+    if objective is None:
+        return values
+    find_knob("objective").check(objective)
+    return {**OBJECTIVES[objective], **values}
+
+
+def default_of(name: str) -> Any:
+    """The default of an engine argument."""
+    return getattr(_DEFAULTS, name)
+
+
+_DEFAULTS = EngineArgs()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sgnb import knob_words
 from sgnb.backends import engine as engines
 from sgnb.backends.base import get_default_backend, set_default_backend
 from sgnb.errors import EngineError, NoEngine
@@ -136,6 +137,27 @@ class Controls:
         if locked:
             sentence += f" {words.count(locked)} are locked and leave when unlocked."
         return sentence
+
+    def set_knobs(self, values: dict[str, Any]) -> str:
+        """Change live knobs, all or none; a sentence with what they are now."""
+        now = self.require().set(**values)
+        changed = ", ".join(f"{name} {knob_words.show_value(now[name])}" for name in values)
+        return f"Set {changed}."
+
+    def pause(self) -> str:
+        """Hold the scheduler between two steps; a sentence."""
+        done = self.require().pause()
+        return f"Paused after step {words.count(int(done['steps']))}."
+
+    def step(self, count: int = 1) -> str:
+        """Let a paused scheduler take steps; a sentence."""
+        self.require().step(count)
+        return f"Taking {words.count(count)} step{'' if count == 1 else 's'}."
+
+    def resume(self) -> str:
+        """Undo ``pause``; a sentence."""
+        self.require().resume()
+        return "Resumed."
 
     def abort_all(self) -> str:
         """Abort every request of the engine; a sentence with their number."""

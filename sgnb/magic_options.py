@@ -11,19 +11,20 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-import msgspec
 from IPython.core.error import UsageError
 
 from sgnb.cell import CellOptions
 from sgnb.config import EngineArgs
 from sgnb.errors import LimitError
+from sgnb.knobs import find_knob
 from sgnb.sampling_params import SamplingParams
 
 CELL_USAGE = (
     "%%sgl [-o NAME] [--background] [--debug] [--engine NAME] [--max-tokens N] …, then a program; see %%sgl?"
 )
 LINE_USAGE = (
-    "%sgl launch | stop | restart | status | log | attach | engines | flush | states | explain; see %sgl?"
+    "%sgl launch | stop | restart | status | log | attach | engines | set | pause | step | resume | flush"
+    " | states | explain; see %sgl?"
 )
 
 COMMANDS: dict[str, str] = {
@@ -34,6 +35,10 @@ COMMANDS: dict[str, str] = {
     "log": "[N]: the last N lines of the engine's log (20)",
     "attach": "NAME: use an engine that another notebook started",
     "engines": "all engines of this user",
+    "set": "[KEY VALUE | KEY=VALUE …]: change knobs of the running engine; alone: what they are now",
+    "pause": "take no further step; requests are still received",
+    "step": "[N]: let a paused engine take N steps (1)",
+    "resume": "go on after pause",
     "flush": "empty the cache of what nobody uses",
     "states": "states that hold a session; release ends them all",
     "explain": "how a program runs: its graph, its blocks, what each pass did",
@@ -179,10 +184,8 @@ def parse_launch(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
         if value is not None
     }
     try:
-        typed = msgspec.convert(given, EngineArgs, strict=False).check()
-    except msgspec.ValidationError as error:
-        raise UsageError(f"%sgl launch: {error}") from None
+        typed = {name: find_knob(name).parse(text) for name, text in given.items()}
+        EngineArgs.make(**typed)
     except LimitError as error:
         raise UsageError(f"%sgl launch: {error.message}") from None
-    args = {name: getattr(typed, name) for name in given if name != "model"}
-    return given.get("model"), args
+    return typed.pop("model", None), typed

@@ -14,13 +14,14 @@ from typing import Any
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 
-from sgnb import completion, debug_table, magic_options, panel
+from sgnb import completion, debug_table, knob_words, magic_options, panel
 from sgnb import controls as control
 from sgnb.backends.base import Backend, get_default_backend
 from sgnb.cell import CellOptions, CellRun
 from sgnb.config import DEFAULT_MODEL
 from sgnb.errors import EngineError
 from sgnb.interrupts import InterruptGate, StoppedByUser
+from sgnb.knobs import KNOBS, LIVE
 from sgnb.runtime.explain import explain
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.saved import release_states, states
@@ -54,6 +55,9 @@ class SglMagics(Magics):
         %sgl log [N]                    the last N lines of its log (20)
         %sgl attach NAME                use an engine that another notebook started
         %sgl engines                    all engines of this user
+        %sgl set [KEY VALUE]            change a knob of the running engine; alone: what they all are now
+        %sgl set objective NAME         throughput, balanced or latency: a named set of knobs
+        %sgl pause | step [N] | resume  hold the scheduler between two steps, to look at it
         %sgl flush                      empty the cache of what nobody uses
         %sgl states [release]           states that hold a session; release ends them all
         %sgl explain NAME               how a program runs: its graph, its blocks, what each pass did
@@ -138,6 +142,7 @@ class SglMagics(Magics):
             stats = engine.stats()
             for name, value in panel.five_numbers(stats):
                 print(f"  {name:<10} {value}")
+            print("\n".join(knob_words.status_lines(stats)))
 
     def _log(self, rest: list[str]) -> None:
         if len(rest) > 1 or not all(word.isdecimal() for word in rest):
@@ -162,6 +167,25 @@ class SglMagics(Magics):
             print(
                 f"{mark} {record.name:<12} {record.state:<9} {words.visible(record.model)}  pid {record.pid}"
             )
+
+    def _set(self, rest: list[str]) -> None:
+        if rest:
+            print(self._controls.set_knobs(knob_words.parse_set(rest)))
+        else:
+            print("\n".join(knob_words.knob_lines(self._controls.require().knobs())))
+
+    def _pause(self, rest: list[str]) -> None:
+        _no_arguments("pause", rest)
+        print(self._controls.pause())
+
+    def _step(self, rest: list[str]) -> None:
+        if len(rest) > 1 or not all(word.isdecimal() for word in rest):
+            raise UsageError("%sgl step takes a number of steps, for example: %sgl step 5")
+        print(self._controls.step(int(rest[0]) if rest else 1))
+
+    def _resume(self, rest: list[str]) -> None:
+        _no_arguments("resume", rest)
+        print(self._controls.resume())
 
     def _flush(self, rest: list[str]) -> None:
         _no_arguments("flush", rest)
@@ -308,8 +332,10 @@ def load(shell: Any) -> None:
     commands: dict[str, list[str]] = {name: [] for name in magic_options.COMMANDS} | {
         "launch": [*magic_options.engine_flags()],
         "stop": ["--yes"],
+        "set": [*LIVE],
     }
-    matcher = completion.make_matcher(commands, options)
+    values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}
+    matcher = completion.make_matcher(commands, options, values)
     completer = getattr(shell, "Completer", None)
     if completer is not None:
         completer.custom_matchers.append(matcher)

@@ -655,6 +655,12 @@ class EngineStats(Wire, frozen=True, kw_only=True, tag="stats"):
     cached_tokens_total: int
     generated_tokens_total: int
     evicted_tokens_total: int
+    num_grammar_queue_reqs: int = 0
+    """Requests whose grammar is not ready."""
+    num_paused_reqs: int = 0
+    """Requests that a paused scheduler holds."""
+    fork_rate: float = 0.0
+    """Forked children a second, over the last 60 s."""
 
 
 class Match(Wire, frozen=True, kw_only=True):
@@ -770,7 +776,18 @@ class KVDelta(Wire, frozen=True, kw_only=True, tag="kv"):
     runs: list[SlotRun]
 
 
-TelemetryEvent = EngineStats | RequestEvent | StepEvent | RadixEvent | KVDelta
+class KnobEvent(Wire, frozen=True, kw_only=True, tag="knob"):
+    """Knobs of the scheduler were changed; a timeline draws a line with their names before ``step``."""
+
+    time: float
+    step: int
+    """The first step they hold for."""
+    objective: str
+    knobs: dict[str, int | float | bool | str | None]
+    """Only those that changed, with their new values."""
+
+
+TelemetryEvent = EngineStats | RequestEvent | StepEvent | RadixEvent | KVDelta | KnobEvent
 
 
 class Numbered(Wire, frozen=True, kw_only=True):

@@ -28,7 +28,9 @@ A state is sent when something changed, at least every 4 s. ``message`` says wha
 
 Panel → kernel, JSON: ``{"verb": "ping"}`` every 5 s (after 15 s without one the panel is dropped), ``"ack"`` (as a ping),
 ``"launch"`` (``model``, ``args`` of EngineArgs), ``"stop"``, ``"restart"``, ``"flush"``, ``"abort_all"``,
-``"attach"`` (``name``), ``"log"`` (``lines``, 200 unless given).
+``"attach"`` (``name``), ``"set"`` (``knobs``: values by name), ``"pause"``, ``"step"`` (``count``), ``"resume"``,
+``"log"`` (``lines``, 200 unless given), ``"knobs"``: answered by ``{"kind": "knobs", "rows": [...]}``, one for each live
+knob: ``name, kind, value, unit, choices, low, high, legal, what``.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sgnb import knob_words
 from sgnb.controls import ALIVE, Controls
 from sgnb.errors import SgnbError
 from sgnb.widgets import words
@@ -175,6 +178,15 @@ class PanelHub:
             return controls.abort_all()
         if verb == "attach":
             return f"Attached engine {controls.attach(str(data.get('name', ''))).name}."
+        if verb in ("pause", "resume"):
+            return controls.pause() if verb == "pause" else controls.resume()
+        if verb == "step":
+            return controls.step(data.get("count", 1))
+        if verb == "set":
+            return controls.set_knobs(dict(data.get("knobs") or {}))
+        if verb == "knobs":
+            panel.send({"kind": "knobs", "rows": knob_words.knob_rows(controls.require().knobs())})
+            return ""
         if verb == "log":
             wanted = data.get("lines", 200)
             number = min(MAX_LOG_LINES, max(1, wanted)) if isinstance(wanted, int) else 200

@@ -118,6 +118,9 @@ class Backend(ABC):
         """Who carries blocks out in the end: itself, or the backend behind a stand-in. One carrier, one set of sessions."""
         return self
 
+    def note_join(self, branches: int) -> None:  # noqa: B027  only an engine has figures
+        """A program joined that many branches; a figure, nothing is carried out."""
+
     def shutdown(self) -> None:  # noqa: B027  a backend without a process has nothing to end
         """End the backend."""
 

@@ -19,9 +19,11 @@ from sgnb.backends.client import EngineClient
 from sgnb.backends.connection import Address
 from sgnb.backends.generate import Generation, Prompt
 from sgnb.backends.process import EngineProcess, log_lines
+from sgnb.backends.tally import Tally
 from sgnb.backends.wire import SinkWaiter, to_wire
 from sgnb.config import EngineArgs
 from sgnb.errors import EngineDied, EngineError, EngineStartError, SgnbError
+from sgnb.knobs import find_knob
 from sgnb.lang.instruction import Block
 from sgnb.lang.instruction import Decode as DecodeInstruction
 from sgnb.lang.instruction import Fork as ForkInstruction
@@ -64,6 +66,7 @@ class Engine(Backend):
         self._log_kept: list[str] = []
         self._lock = threading.Lock()
         self._was_ready = False
+        self._joins = Tally()
         self.client = EngineClient(address, self.note_state)
         self.client.start()
 
@@ -286,9 +289,15 @@ class Engine(Backend):
         return Generation(self, prompt, input_ids, sampling_params).run()
 
     def set(self, **knobs: Any) -> dict[str, Any]:
-        """Change live knobs of the scheduler (``schedule_policy="fcfs"``, …), all or none; returns all that are live.
-        LimitError names what is wrong."""
+        """Change live knobs of the scheduler (``schedule_policy="fcfs"``, ``objective="latency"``, …), all or none; returns
+        all that are live. LimitError names the knob and its legal range."""
+        for name, value in knobs.items():
+            find_knob(name, live=True).check(value)
         return self.client.control("set", knobs)
+
+    def knobs(self) -> dict[str, Any]:
+        """The live knobs as they are now; ``sgnb.knobs.KNOBS`` says what each is."""
+        return self.client.control("knobs")
 
     def pause(self) -> dict[str, Any]:
         """Take no further step until ``resume`` (``step`` takes some); requests are still received."""
@@ -311,8 +320,17 @@ class Engine(Backend):
         return self.client.control("history", {"from_seq": from_seq, "limit": limit})
 
     def stats(self) -> dict[str, Any]:
-        """Live numbers, with SGLang's metric names."""
-        return self.client.control("stats")
+        """Live numbers, with SGLang's metric names; counts of requests, sessions and slots, shares 0..1, rates a second.
+
+        Two are of this kernel alone: ``instruction_queue_length`` (generations and selects it sent that have not ended,
+        those behind another one of their state included) and ``join_rate`` (branches joined a second, over 60 s).
+        """
+        figures = self.client.control("stats")
+        return figures | {"instruction_queue_length": self.client.pending, "join_rate": self._joins.rate()}
+
+    def note_join(self, branches: int) -> None:
+        """A program of this kernel joined branches."""
+        self._joins.note(branches)
 
     def flush_cache(self) -> dict[str, Any]:
         """Free what no request locks; says how many slots were freed and how many are still locked."""

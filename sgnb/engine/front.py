@@ -54,7 +54,7 @@ log = logging.getLogger("sgnb.engine")
 _MAX_KEPT_BYTES = 4 * MAX_FRAME_BYTES
 """Blocks that wait for the model, all clients together."""
 _TO_SCHEDULER = (
-    *("stats", "flush_cache", "requests", "check", "set", "pause", "step", "resume"),
+    *("stats", "flush_cache", "requests", "check", "set", "knobs", "pause", "step", "resume"),
     *("pin", "unpin", "memory", "history"),
 )
 

@@ -124,6 +124,7 @@ class Group:
             for slot in state.open_slots():
                 slot.hold()
             state.close_when_idle()
+        self.parent.backend.carrier.note_join(len(self.states))
 
     def _check_join(self, mode: str, by: By, method: str, place: Place) -> None:
         position = position_of(place)

@@ -198,3 +198,26 @@ def test_attach_by_name(make_kernel: Callable[..., Kernel]) -> None:
     assert attached["engine"]["owner"] is False
     panel.say("attach", name="nobody")
     panel.until(lambda m: "nobody" in m["message"])
+
+
+def test_knobs_and_pause_from_the_panel(kernel: Kernel) -> None:
+    kernel.ok("%load_ext sgnb")
+    kernel.ok("%sgl launch --runner stub")
+    panel = Panel(kernel)
+    panel.next()
+    panel.say("knobs")
+    while (answer := panel.next())["kind"] != "knobs":
+        pass
+    rows = {row["name"]: row for row in answer["rows"]}
+    assert rows["schedule_policy"]["value"] == "lpm" and "fcfs" in rows["schedule_policy"]["choices"]
+    assert "page_size" not in rows
+    panel.say("set", knobs={"schedule_policy": "fcfs"})
+    panel.until(lambda m: m["message"] == "Set schedule_policy fcfs.")
+    panel.say("set", knobs={"decode_quantum": -1})
+    panel.until(lambda m: "at least 0" in m["message"])
+    panel.say("pause")
+    panel.until(lambda m: m["message"].startswith("Paused"))
+    panel.say("resume")
+    panel.until(lambda m: m["message"] == "Resumed.")
+    panel.say("stop")
+    panel.until(lambda m: m["engine"] is None)

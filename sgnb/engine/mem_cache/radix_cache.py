@@ -321,6 +321,11 @@ class RadixCache(BasePrefixCache):
         self.evicted_total += freed
         return freed
 
+    def trim(self, most: int | None) -> None:
+        """Evict until at most ``most`` slots are cached that nobody locks; None: there is no such limit."""
+        if most is not None and self.evictable_size > most:
+            self.evict(self.evictable_size - most)
+
     def flush(self) -> FlushResult:
         """Free what is unlocked at once; what is locked now leaves when it is unlocked."""
         for node in self.nodes():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sgnb.engine.scheduler.knobs import set_knobs
+from sgnb.engine.scheduler.knobs import live_knobs, set_knobs
 from sgnb.engine.scheduler.req import Req
 from sgnb.engine.scheduler.session import Session
 from sgnb.errors import LimitError, SgnbError
@@ -42,7 +42,16 @@ def answer(scheduler: Scheduler, msg: SchedulerControl) -> SchedulerReply:
 def _stats(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     data: dict[str, Any] = msgspec.to_builtins(scheduler.stats())
     # Defaults stay off the wire, but a reader wants every figure.
-    return {name: data.get(name, 0) for name in scheduler.stats().__struct_fields__}
+    data = {name: data.get(name, 0) for name in scheduler.stats().__struct_fields__}
+    return data | {alias: data[name] for alias, name in _ALIASES.items()}
+
+
+_ALIASES = {
+    "kv_used_tokens": "num_used_tokens",
+    "kv_available_tokens": "num_free_tokens",
+    "kv_evictable_tokens": "num_cached_tokens",
+}
+"""SGLang's newer names of the same figures."""
 
 
 def _flush_cache(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
@@ -90,6 +99,10 @@ def _check(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 def _set(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     return set_knobs(scheduler, msg.args)
+
+
+def _knobs(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    return live_knobs(scheduler)
 
 
 def _pause(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
@@ -157,6 +170,7 @@ VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
     "requests": _requests,
     "check": _check,
     "set": _set,
+    "knobs": _knobs,
     "pause": _pause,
     "step": _step,
     "resume": _resume,

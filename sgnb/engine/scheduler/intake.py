@@ -102,6 +102,7 @@ class Intake:
                 log.warning("session %s is opened twice; the first one stays", sid)
             elif parent is not None:
                 self._scheduler.sessions[sid] = parent.fork(sid)
+                self._scheduler.meter.note_fork()
 
     def _decode(self, msg: SessionDecode) -> None:
         """Queue a generation, or end it at once: refused, or nothing to draw."""

@@ -87,7 +87,7 @@ class Planner:
             scheduler.allocator,
             [*scheduler.running_batch, *scheduler.scoring],
             scheduler.ratio.value,
-            len(scheduler.free_rows),
+            scheduler.admissible,
         )
         if scheduler.chunked_req is not None:
             adder.add_chunked(scheduler.chunked_req)

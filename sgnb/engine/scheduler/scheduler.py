@@ -109,6 +109,7 @@ class Scheduler:
         self.publish = publish
         self._inbox: deque[SchedulerInput] = deque()
         self.free_rows = list(range(min(args.max_running_requests, runner.max_running)))[::-1]
+        self._table_rows = len(self.free_rows)
         self.paused = False
         """No step is taken but those in ``steps_allowed``; inputs are received."""
         self.steps_allowed = 0
@@ -134,6 +135,7 @@ class Scheduler:
         if not self.paused or self.steps_allowed:
             self.steps_allowed = max(0, self.steps_allowed - 1)
             self._run_next()
+        self.cache.trim(self.args.radix_cache_size)
         self.recorder.flush_slots(self.meter.forward_steps)
         self.outputs.flush()
         self.heartbeat()
@@ -189,6 +191,12 @@ class Scheduler:
             self.publish(self.stats())
 
     # ------------------------------------------------------------ what others ask of it
+
+    @property
+    def admissible(self) -> int:
+        """Requests that may still be admitted; none while more run than the knob allows now."""
+        taken = self._table_rows - len(self.free_rows)
+        return max(0, min(self.args.max_running_requests, self._table_rows) - taken)
 
     @property
     def holdable(self) -> int:

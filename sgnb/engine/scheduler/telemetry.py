@@ -21,6 +21,7 @@ RING_SECONDS = 600.0
 RING_BYTES = 64 << 20
 HIT_RATE_SECONDS = 60.0
 THROUGHPUT_SECONDS = 2.0
+FORK_SECONDS = 60.0
 
 
 def steady_clock() -> Callable[[], float]:
@@ -79,6 +80,7 @@ class Meter:
         self.generated_total = 0
         self._prompts: deque[tuple[float, int, int]] = deque()
         self._generated: deque[tuple[float, int]] = deque()
+        self._forks: deque[float] = deque()
         self._next_beat = 0.0
 
     def note_prompt(self, prompt: int, cached: int) -> None:
@@ -92,6 +94,17 @@ class Meter:
         if count:
             self.generated_total += count
             self._generated.append((self.clock(), count))
+
+    def note_fork(self) -> None:
+        """A session was forked off another."""
+        self._forks.append(self.clock())
+
+    def fork_rate(self) -> float:
+        """Forked sessions a second, over the last minute."""
+        now = self.clock()
+        while self._forks and self._forks[0] < now - FORK_SECONDS:
+            self._forks.popleft()
+        return len(self._forks) / FORK_SECONDS
 
     def due(self) -> bool:
         """True once every heartbeat."""
@@ -126,6 +139,7 @@ class Meter:
         total: int,
         new_token_ratio: float,
         evicted: int,
+        paused: int = 0,
     ) -> EngineStats:
         """The figures of this moment; counts in requests, sessions and slots."""
         hit_rate, throughput = self.rates()
@@ -149,4 +163,6 @@ class Meter:
             cached_tokens_total=self.cached_total,
             generated_tokens_total=self.generated_total,
             evicted_tokens_total=evicted,
+            num_paused_reqs=paused,
+            fork_rate=self.fork_rate(),
         )
