@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.policy import MAX_OVERTAKEN
 from sgnb.engine.scheduler.prefill import PrefillAdder
 from sgnb.engine.scheduler.req import Req, ReqState
 from sgnb.engine.scheduler.retraction import victims
@@ -79,7 +80,7 @@ class Planner:
         if scheduler.waiting_queue:
             scheduler.policy.calc_priority(scheduler.waiting_queue)
             head = scheduler.waiting_queue[0]
-            if scheduler.chunked_req is not None and scheduler.chunked_req.priority < head.priority:
+            if scheduler.chunked_req is not None and _gives_way(scheduler.chunked_req, head):
                 self.suspend(scheduler.chunked_req, "priority")
         adder = PrefillAdder(
             scheduler.args,
@@ -137,7 +138,7 @@ class Planner:
         lower = [
             other
             for other in scheduler.running_batch
-            if other.priority < req.priority
+            if _gives_way(other, req)
             or (quantum and other.priority == req.priority and other.slice >= quantum)
         ]
         return min(lower, key=lambda other: (other.priority, -other.slice, -other.ordinal), default=None)
@@ -219,3 +220,9 @@ class Planner:
         req.committed = req.slice = 0
         req.state = ReqState.WAITING
         self._scheduler.waiting_queue.append(req)
+
+
+def _gives_way(req: Req, other: Req) -> bool:
+    """True when one that runs is suspended for the higher priority of one that waits. Who was overtaken so often that it
+    came before all others keeps its place: else the same ones would overtake it again, a token at a time."""
+    return req.priority < other.priority and req.overtaken < MAX_OVERTAKEN
