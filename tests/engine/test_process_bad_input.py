@@ -110,13 +110,17 @@ def test_F28_prompt_below_at_and_over_the_pool(stub, length, new, expected):
     assert ends(stub, length, new) == expected
 
 
-def test_B108_the_empty_prompt_is_refused_alone(stub, torch_engine):
-    for engine in (stub, torch_engine):
-        for call in ({"input_ids": [[]]}, {"prompt": ""}):
-            with pytest.raises((LimitError, RequestError), match=r"empty|no token"):
-                engine.generate(**call, sampling_params={"max_new_tokens": 3})
-        done = engine.generate("x", sampling_params={"max_new_tokens": 3, "ignore_eos": True})
-        assert done["meta_info"]["completion_tokens"] == 3
+def test_B108_the_empty_prompt_starts_from_the_BOS_or_is_refused_alone(stub, torch_engine):
+    params = {"max_new_tokens": 3, "ignore_eos": True}
+    for call in ({"input_ids": []}, {"input_ids": [[]]}, {"prompt": ""}, {"prompt": [""]}):
+        with pytest.raises(RequestError, match="the prompt is empty") as caught:
+            torch_engine.generate(**call, sampling_params=params)
+        assert caught.value.code == "empty_prompt"
+        done = stub.generate(**call, sampling_params=params)
+        done = done if isinstance(done, dict) else done[0]
+        assert done["meta_info"]["prompt_tokens"] == 1, "the stub's tokenizer has a BOS"
+    done = torch_engine.generate("x", sampling_params=params)
+    assert done["meta_info"]["completion_tokens"] == 3
 
 
 def test_token_ids_out_of_range_are_refused_with_the_range(torch_engine):
