@@ -1,4 +1,4 @@
-"""The ``sgnb`` command: ``models``, ``doctor``, ``engines``. Thin: what needs the engine's side is asked of it.
+"""The ``sgnb`` command: ``models``, ``doctor``, ``export``, ``engines``. Thin: what needs the engine's side is asked of it.
 
 Runs in the user's shell. Only ``python -m sgnb.engine`` may import torch, so models and doctor are started there by
 name, with this terminal as their own. No logic of models or checks here.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import sgnb
 from sgnb.backends.process import list_records
 from sgnb.errors import SgnbError
+from sgnb.recording import open_recording
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -27,6 +28,9 @@ def build_parser() -> argparse.ArgumentParser:
     pull = actions.add_parser("pull", help="fetch a model into the cache")
     pull.add_argument("name", nargs="?", help="default: the embedded model")
     commands.add_parser("doctor", help="check what works here; each thing that does not comes with its fix")
+    export = commands.add_parser("export", help="write a recording as JSON for Perfetto or chrome://tracing")
+    export.add_argument("recording", metavar="FILE", help="a recording: %%sgl record start FILE makes one")
+    export.add_argument("out", metavar="OUT", help="the JSON file to write")
     commands.add_parser("engines", help="list the engines that run now")
     return parser
 
@@ -36,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = build_parser().parse_args(argv)
     if options.command == "engines":
         return _engines()
+    if options.command == "export":
+        return _export(options.recording, options.out)
     command = [options.command]
     if options.command == "models":
         command += [options.action or "list", *([options.name] if getattr(options, "name", None) else [])]
@@ -45,6 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         child.wait()  # it got the interrupt too, and leaves nothing half-written
         return 130
+
+
+def _export(recording: str, out: str) -> int:
+    try:
+        opened = open_recording(recording)
+        path = opened.to_perfetto(out)
+    except SgnbError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"Wrote {path}. Open it at ui.perfetto.dev or in chrome://tracing.")
+    for missing in opened.gaps():
+        print(f"Note: {missing}.")
+    return 0
 
 
 def _engines() -> int:

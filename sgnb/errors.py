@@ -8,6 +8,7 @@ as ``messages.ErrorInfo`` and are made into these classes on the notebook's side
     │   ├── ProgramTypeError  also a TypeError: an unknown argument or a value of the wrong type
     │   └── UnknownVariable   also a KeyError: a variable that no generation or set_var has bound
     ├── LimitError        input over a documented limit (design: Limits), refused where it enters
+    ├── RecordingError    a recording that cannot be written or read: file, place, what is wrong
     ├── ModelFileError    a model file that is truncated, lies or is foreign: file, tensor, expected, found
     ├── EngineError       the engine could not do it
     │   ├── NoEngine          no engine is running; names the call that starts one
@@ -83,6 +84,10 @@ class UnknownVariable(ProgramError, KeyError):
 
 class LimitError(SgnbError):
     """Input over a documented limit; raised before anything is queued."""
+
+
+class RecordingError(SgnbError):
+    """A recording cannot be written, or a file is none, is of another version, or is damaged."""
 
 
 class ModelFileError(SgnbError):

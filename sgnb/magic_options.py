@@ -24,7 +24,7 @@ CELL_USAGE = (
 )
 LINE_USAGE = (
     "%sgl launch | stop | restart | status | log | attach | engines | set | pause | step | resume | flush"
-    " | states | explain; see %sgl?"
+    " | states | record | explain; see %sgl?"
 )
 
 COMMANDS: dict[str, str] = {
@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "resume": "go on after pause",
     "flush": "empty the cache of what nobody uses",
     "states": "states that hold a session; release ends them all",
+    "record": "start FILE [--no-text] [--seconds N] | stop: write what the engine does to a file",
     "explain": "how a program runs: its graph, its blocks, what each pass did",
 }
 SAMPLING = {
@@ -174,6 +175,21 @@ def engine_flags() -> dict[str, str]:
 def _is_switch(name: str) -> bool:
     defaults = dict(zip(EngineArgs.__struct_fields__, EngineArgs.__struct_defaults__, strict=True))
     return isinstance(defaults[name], bool)
+
+
+def parse_record(given: Sequence[str]) -> argparse.Namespace:
+    """``action`` (start or stop), ``file``, ``text``, ``seconds``; UsageError on a mistake."""
+    parser = LineParser(prog="%sgl record", add_help=False, allow_abbrev=False)
+    parser.add_argument("action", choices=("start", "stop"))
+    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument("--no-text", dest="text", action="store_false")
+    parser.add_argument("--seconds", type=float)
+    options = parser.parse_args(list(given))
+    if options.action == "start" and options.file is None:
+        raise UsageError("%sgl record start takes a file name, for example: %sgl record start run.sgnb")
+    if options.action == "stop" and len(given) > 1:
+        raise UsageError("%sgl record stop takes no arguments")
+    return options
 
 
 def parse_launch(words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:

@@ -60,6 +60,8 @@ class SglMagics(Magics):
         %sgl pause | step [N] | resume  hold the scheduler between two steps, to look at it
         %sgl flush                      empty the cache of what nobody uses
         %sgl states [release]           states that hold a session; release ends them all
+        %sgl record start FILE          write what the engine does to FILE.sgnb (--no-text, --seconds N)
+        %sgl record stop                end that file; sgnb export and sgnb simulate read it
         %sgl explain NAME               how a program runs: its graph, its blocks, what each pass did
 
         Options of launch are the engine's arguments: --name, --dtype, --device, --max-total-tokens,
@@ -211,6 +213,19 @@ class SglMagics(Magics):
                 f"  {words.visible(label):<16} {size} characters, variables: {', '.join(state.names()) or '–'}"
             )
 
+    def _record(self, rest: list[str]) -> None:
+        options = magic_options.parse_record(rest)
+        engine = self._controls.require()
+        recorder = engine.recorder
+        if options.action == "stop":
+            if recorder is None:
+                raise UsageError("%sgl record stop: nothing is recorded; begin with %sgl record start FILE")
+            print(words.visible(str(recorder.stop())))
+            return
+        recorder = engine.record(options.file, text=options.text, seconds=options.seconds)
+        about = "" if options.text else ", without text"
+        print(f"Recording engine {engine.name} to {words.visible(str(recorder.path))}{about}.")
+
     def _explain(self, rest: list[str]) -> None:
         if len(rest) != 1:
             raise UsageError("%sgl explain takes the name of one program (@sgnb.function)")
@@ -333,6 +348,7 @@ def load(shell: Any) -> None:
         "launch": [*magic_options.engine_flags()],
         "stop": ["--yes"],
         "set": [*LIVE],
+        "record": ["start", "stop", "--no-text", "--seconds"],
     }
     values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}
     matcher = completion.make_matcher(commands, options, values)

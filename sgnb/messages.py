@@ -758,6 +758,8 @@ class RadixEvent(Wire, frozen=True, kw_only=True, tag="radix"):
     """Of evict."""
     next: list[int] = []
     """Of the last evict that one need of slots caused: the nodes that would go next, at most six."""
+    child: int = 0
+    """Of split: the node that was cut; it lies below ``node`` now and begins where that one ends."""
 
 
 class SlotRun(Wire, frozen=True, kw_only=True, array_like=True):
@@ -787,7 +789,154 @@ class KnobEvent(Wire, frozen=True, kw_only=True, tag="knob"):
     """Only those that changed, with their new values."""
 
 
-TelemetryEvent = EngineStats | RequestEvent | StepEvent | RadixEvent | KVDelta | KnobEvent
+InputKind = Literal[
+    "open",
+    "extend",
+    "decode",
+    "fork",
+    "select",
+    "commit",
+    "close",
+    "abort",
+    "gone",
+    "set",
+    "flush_cache",
+    "pin",
+    "unpin",
+]
+
+
+class InputEvent(Wire, frozen=True, kw_only=True, tag="input"):
+    """What the scheduler received, so that a simulation can feed it again. Published only while somebody records.
+
+    ``ids`` and ``options`` are no token ids but *marks*, one a token: salted hashes of the whole prefix that ends there,
+    little-endian int32 below 2^30. Equal prefixes have equal marks, and nothing else can be read from them.
+    """
+
+    time: float
+    step: int
+    """Forward passes begun before."""
+    kind: InputKind
+    during: bool = False
+    """It came while pass ``step`` ran, and was handled before its results."""
+    client: int = 0
+    sid: str = ""
+    rid: str = ""
+    names: list[str] = []
+    """Sessions of ``fork`` (children) and ``close``; requests of ``abort``."""
+    ids: bytes = b""
+    options: list[bytes] = []
+    method: str = ""
+    keep: int | None = None
+    params: SamplingParams | None = None
+    """Without stop texts, stop ids and biases: they are the user's text."""
+    priority: int = 0
+    label: Label = Label()
+    extra_key: str = ""
+    """A salted hash of the name space."""
+    knobs: dict[str, Any] = {}
+    """Of ``set``."""
+
+
+class OutputEvent(Wire, frozen=True, kw_only=True, tag="output"):
+    """How a request ended, in marks. Published only while somebody records."""
+
+    time: float
+    rid: str
+    type: FinishType
+    ids: bytes = b""
+    """A mark for each token that was drawn."""
+    kept: int = 0
+    """How many of them its session keeps."""
+    scores: list[list[float]] = []
+    """Of a select, for each option: log-probabilities of its tokens; ``unconditional``: those without the prompt."""
+    unconditional: list[list[float]] = []
+
+
+class SnapshotNode(Wire, frozen=True, kw_only=True, array_like=True):
+    """A node of the tree; ``marks`` as in InputEvent, empty when they were too many for one message."""
+
+    id: int
+    parent: int
+    start: int
+    length: int
+    locked: bool
+    pinned: bool
+    hits: int
+    last_access: int
+    extra_key: str
+    marks: bytes
+
+
+class SnapshotSession(Wire, frozen=True, kw_only=True, array_like=True):
+    """A session and the marks of its ids."""
+
+    sid: str
+    client: int
+    extra_key: str
+    marks: bytes
+
+
+class SnapshotRequest(Wire, frozen=True, kw_only=True):
+    """A request that had not ended. ``marks``: of its prompt, then of what it had drawn."""
+
+    rid: str
+    sid: str
+    client: int
+    label: Label
+    state: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    params: SamplingParams
+    priority: int
+    extra_key: str
+    marks: bytes
+
+
+class Snapshot(Wire, frozen=True, kw_only=True, tag="snapshot"):
+    """The scheduler at one moment: what the events with higher numbers than ``seq`` go on from."""
+
+    time: float
+    seq: int
+    step: int
+    args: EngineArgs
+    """With the knobs as they were then."""
+    context_length: int
+    max_total_tokens: int
+    max_running: int
+    stats: EngineStats
+    nodes: list[SnapshotNode]
+    """Parents first."""
+    slots: list[SlotRun]
+    """All that are not free."""
+    sessions: list[SnapshotSession]
+    requests: list[SnapshotRequest]
+
+
+class OwnTokens(Wire, frozen=True, kw_only=True, tag="tokens"):
+    """Token ids of a finished request, for its owner alone: its whole prompt, and what it drew (of a select: the winner).
+    Little-endian int32."""
+
+    rid: str
+    sid: str
+    prompt_ids: bytes
+    output_ids: bytes
+
+
+class OwnTokensPart(Wire, frozen=True, kw_only=True):
+    """Answer to ``recorded_tokens``: what has come since the last answer, at most some 4 MB; and the bytes of the ids in it
+    that this client was not told before. ``lost``: requests whose ids were dropped because nobody asked in time."""
+
+    tokens: list[OwnTokens]
+    table: dict[int, bytes]
+    more: bool = False
+    lost: int = 0
+
+
+TelemetryEvent = (
+    EngineStats | RequestEvent | StepEvent | RadixEvent | KVDelta | KnobEvent | InputEvent | OutputEvent
+)
 
 
 class Numbered(Wire, frozen=True, kw_only=True):

@@ -225,10 +225,10 @@ class Connection:
 
     def _telemetry(self, ready: set[Any]) -> None:
         client = self._client
-        listeners = client.listeners
-        if listeners and self._sub is None and client.welcome is not None:
+        listeners, whole = client.listeners, client.frame_listeners
+        if (listeners or whole) and self._sub is None and client.welcome is not None:
             self._sub = subscribe(self._context, client.welcome.telemetry, self._address.token)
-        elif not listeners and self._sub is not None:
+        elif not (listeners or whole) and self._sub is not None:
             self._sub.close(0)
             self._sub = None
         if self._sub is None or self._sub not in ready:
@@ -241,6 +241,8 @@ class Connection:
             except BadFrame:
                 continue
             if frame.incarnation == client.incarnation:
+                for watcher in whole:
+                    guarded(watcher, frame)
                 for numbered in frame.events:
                     for listener in listeners:
                         guarded(listener, numbered.event)

@@ -19,6 +19,7 @@ from sgnb.backends.client import EngineClient
 from sgnb.backends.connection import Address
 from sgnb.backends.generate import Generation, Prompt
 from sgnb.backends.process import EngineProcess, log_lines
+from sgnb.backends.recorder import Recorder
 from sgnb.backends.tally import Tally
 from sgnb.backends.wire import SinkWaiter, to_wire
 from sgnb.config import EngineArgs
@@ -67,6 +68,7 @@ class Engine(Backend):
         self._lock = threading.Lock()
         self._was_ready = False
         self._joins = Tally()
+        self._recorder: Recorder | None = None
         self.client = EngineClient(address, self.note_state)
         self.client.start()
 
@@ -186,6 +188,8 @@ class Engine(Backend):
             return
         if self._process is not None:
             self._log_kept = self._log_kept or self.log(_LOG_KEPT)
+        if self._recorder is not None:
+            self._recorder.stop("the engine was stopped")
         ended = self.client.end is not None
         if self._process is not None and not ended and self.client.answering and self.client.welcome:
             try:
@@ -318,6 +322,30 @@ class Engine(Backend):
     def history(self, from_seq: int = 1, limit: int = 1000) -> dict[str, Any]:
         """Numbered telemetry events that the engine still has, oldest first, and the number of the last there is."""
         return self.client.control("history", {"from_seq": from_seq, "limit": limit})
+
+    def record(self, path: str | Path, *, text: bool = True, seconds: float | None = None) -> Recorder:
+        """Write what the engine does to ``path`` (``.sgnb``) until ``stop()``, the end of a ``with``, or ``seconds``.
+
+        ``text``: with the token ids and text of this kernel's own requests; of others there are lengths only. One at a time.
+        Raises RecordingError when the file cannot be made, EngineError when this engine is recorded already.
+        """
+        self._usable()
+        self.wait_ready()
+        with self._lock:
+            if self._recorder is not None and self._recorder.running:
+                raise EngineError(
+                    f"Engine {self.name} is recorded already, to {self._recorder.path}.",
+                    hint="End that one first: %sgl record stop, or its stop().",
+                )
+            recorder = Recorder(self.client, path, name=self.name, args=self.args, text=text, seconds=seconds)
+            recorder.start()
+            self._recorder = recorder
+        return recorder
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """The newest recording of this engine by this kernel; it may have ended."""
+        return self._recorder
 
     def stats(self) -> dict[str, Any]:
         """Live numbers, with SGLang's metric names; counts of requests, sessions and slots, shares 0..1, rates a second.

@@ -14,11 +14,15 @@ import msgspec
 from sgnb.engine.scheduler.knobs import live_knobs, set_knobs
 from sgnb.engine.scheduler.req import Req
 from sgnb.engine.scheduler.session import Session
+from sgnb.engine.scheduler.snapshot import last_seq, take_snapshot
 from sgnb.errors import LimitError, SgnbError
 from sgnb.messages import ErrorInfo, SchedulerControl, SchedulerReply
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
+
+
+_HISTORY_BYTES = 4 << 20
 
 
 def answer(scheduler: Scheduler, msg: SchedulerControl) -> SchedulerReply:
@@ -154,14 +158,37 @@ def _memory(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 
 def _history(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
-    """Events from ``from_seq`` on that are still kept, oldest first, at most ``limit``; ``last_seq``: of all there are."""
+    """Events from ``from_seq`` on that are still kept, oldest first, at most ``limit`` and some 4 MB; ``last_seq``: of all
+    there are."""
     start, limit = msg.args.get("from_seq", 1), msg.args.get("limit", 1000)
     if type(start) is not int or type(limit) is not int or not 1 <= limit <= 5000:
         raise LimitError("from_seq and limit must be whole numbers, limit in 1..5000")
     if scheduler.history is None:
         raise LimitError("this engine keeps no history")
     last, events = scheduler.history(start)
-    return {"last_seq": last, "events": msgspec.to_builtins(events[:limit])}
+    part: list[Any] = []
+    size = 0
+    for event in events[:limit]:
+        size += len(msgspec.msgpack.encode(event))
+        if part and size > _HISTORY_BYTES:
+            break
+        part.append(msgspec.to_builtins(event))
+    return {"last_seq": last, "events": part}
+
+
+def _record_start(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    scheduler.inputs.start(msg.client, bool(msg.args.get("tokens", False)))
+    return {"snapshot": msgspec.msgpack.encode(take_snapshot(scheduler))}
+
+
+def _record_stop(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    scheduler.inputs.stop(msg.client)
+    return {"last_seq": last_seq(scheduler)}
+
+
+def _recorded_tokens(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Token ids of the asking client's own requests that ended while it recorded; see ``OwnTokensPart``."""
+    return {"part": msgspec.msgpack.encode(scheduler.inputs.take(msg.client))}
 
 
 VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
@@ -178,4 +205,7 @@ VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
     "unpin": _unpin,
     "memory": _memory,
     "history": _history,
+    "record_start": _record_start,
+    "record_stop": _record_stop,
+    "recorded_tokens": _recorded_tokens,
 }

@@ -70,6 +70,7 @@ class Intake:
 
     def handle(self, msg: SchedulerInput) -> None:
         """Carry out one message."""
+        self._scheduler.inputs.received(msg)
         self._handlers[type(msg)](msg)
 
     def _open(self, msg: SessionOpen) -> None:
@@ -244,6 +245,7 @@ class Intake:
         )
         self._abort_reqs(AbortReqs(rids=[req.rid for req in reqs]))
         self._close(SessionClose(sids=sids))
+        self._scheduler.inputs.forget(msg.client)
 
     def _stop(self, msg: Stop) -> None:
         self._scheduler.stop_reason = msg.reason

@@ -113,6 +113,7 @@ class ResultProcessor:
         scheduler.recorder.for_rid = req.rid
         del scheduler.reqs[req.rid]
         kept, leftover = kept_output(req, reason, scheduler.table)
+        scheduler.inputs.finished(req, kept)
         node = None
         if reason.type == "error":
             req.kv.release()

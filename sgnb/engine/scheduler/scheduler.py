@@ -29,6 +29,7 @@ from sgnb.engine.mem_cache.allocator import TokenAllocator
 from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.scheduler.books import Books
+from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
 from sgnb.engine.scheduler.output import OutputBuilder
 from sgnb.engine.scheduler.planner import Batch, Planner
@@ -120,6 +121,7 @@ class Scheduler:
         self.books = Books(self)
         self._intake = Intake(self)
         self.recorder = StepRecorder(self.clock, publish, self.cache, self.allocator)
+        self.inputs = InputRecorder(self, publish)
         self.history: Callable[[int], tuple[int, list[Numbered]]] | None = None
         """Where past events are: (number of the last, those from a number on)."""
 

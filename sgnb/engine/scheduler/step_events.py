@@ -45,6 +45,8 @@ class StepRecorder:
         allocator: TokenAllocator,
     ) -> None:
         self.for_rid = ""
+        self.between = False
+        """A pass was computed and its results are not taken yet."""
         self._clock = clock
         self._publish = publish
         self._cache = cache
@@ -60,6 +62,7 @@ class StepRecorder:
 
     def begin(self) -> None:
         """A pass begins."""
+        self.between = False
         self._marks[0] = time.perf_counter()
 
     def note(
@@ -113,10 +116,12 @@ class StepRecorder:
 
     def computed(self) -> None:
         """The runner has answered."""
+        self.between = True
         self._marks[2] = time.perf_counter()
 
     def processed(self, result: ModelWorkerOutput, wasted: int) -> None:
         """The results are taken: the step's event is complete."""
+        self.between = False
         scheduled = self._marks[1] - self._marks[0]
         processing = time.perf_counter() - self._marks[2]
         notes, self._notes = self._notes, []
@@ -155,6 +160,7 @@ class StepRecorder:
                 for_rid=self.for_rid if kind in ("insert", "evict") else "",
                 policy=self._cache.eviction if gone else "",
                 next=self._cache.next_victims(_NEXT) if gone and self._cache.last_eviction else [],
+                child=next(iter(node.children.values())).id if kind == "split" else 0,
             )
         )
         if kind in ("insert", "split"):
@@ -164,17 +170,23 @@ class StepRecorder:
         self._add_runs("", slots)
 
     def _add_runs(self, owner: str, slots: list[int] | IntArray) -> None:
-        if len(slots) == 1:
-            self._runs.append(SlotRun(owner=owner, start=int(slots[0]), count=1))
-            return
-        given = np.asarray(slots, dtype=np.int64)
-        cuts = np.flatnonzero(np.diff(given) != 1) + 1
-        starts = [0, *cuts.tolist()] if len(given) else []
-        for start, end in zip(starts, [*starts[1:], len(given)], strict=True) if starts else ():
-            self._runs.append(SlotRun(owner=owner, start=int(given[start]), count=end - start))
+        self._runs += runs_of(owner, slots)
 
     def flush_slots(self, step: int) -> None:
         """Publish which slots changed hands, if any."""
         if self._runs:
             runs, self._runs = self._runs, []
             self._publish(KVDelta(time=self._clock(), step=step, runs=runs))
+
+
+def runs_of(owner: str, slots: list[int] | IntArray) -> list[SlotRun]:
+    """Slots of one owner as runs of consecutive numbers, in their order."""
+    if len(slots) == 1:
+        return [SlotRun(owner=owner, start=int(slots[0]), count=1)]
+    given = np.asarray(slots, dtype=np.int64)
+    cuts = np.flatnonzero(np.diff(given) != 1) + 1
+    starts = [0, *cuts.tolist()] if len(given) else []
+    return [
+        SlotRun(owner=owner, start=int(given[start]), count=end - start)
+        for start, end in (zip(starts, [*starts[1:], len(given)], strict=True) if starts else ())
+    ]

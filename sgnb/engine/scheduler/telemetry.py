@@ -19,6 +19,7 @@ from sgnb.messages import EngineStats, Numbered, TelemetryEvent, TelemetryFrame
 
 RING_SECONDS = 600.0
 RING_BYTES = 64 << 20
+FRAME_BYTES = 4 << 20
 HIT_RATE_SECONDS = 60.0
 THROUGHPUT_SECONDS = 2.0
 FORK_SECONDS = 60.0
@@ -40,7 +41,7 @@ class Telemetry:
         self._bytes = 0
         self._ring_bytes = ring_bytes
         self._ring_seconds = ring_seconds
-        self._fresh: list[Numbered] = []
+        self._fresh: deque[tuple[int, Numbered]] = deque()
 
     def emit(self, event: TelemetryEvent) -> None:
         """Number an event, keep it, and put it in the next frame."""
@@ -49,14 +50,21 @@ class Telemetry:
         size = len(self._encoder.encode(numbered))
         self._ring.append((event.time, size, numbered))
         self._bytes += size
-        self._fresh.append(numbered)
+        self._fresh.append((size, numbered))
         while self._bytes > self._ring_bytes or self._ring[0][0] < event.time - self._ring_seconds:
             self._bytes -= self._ring.popleft()[1]
 
     def take_frame(self, incarnation: str, now: float) -> TelemetryFrame:
-        """Everything new since the last frame; an empty one is the heartbeat."""
-        events, self._fresh = self._fresh, []
-        return TelemetryFrame(incarnation=incarnation, last_seq=self.last_seq, time=now, events=events)
+        """What is new since the last frame, some 4 MB of it at most (then more is ``pending``); an empty one is the
+        heartbeat."""
+        events: list[Numbered] = []
+        size = 0
+        while self._fresh and (not events or size + self._fresh[0][0] <= FRAME_BYTES):
+            more, numbered = self._fresh.popleft()
+            size += more
+            events.append(numbered)
+        last = events[-1].seq if self._fresh else self.last_seq
+        return TelemetryFrame(incarnation=incarnation, last_seq=last, time=now, events=events)
 
     @property
     def pending(self) -> bool:

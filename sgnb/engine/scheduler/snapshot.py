@@ -1,0 +1,135 @@
+"""The scheduler at one moment, as a record: what a recording, or a late view, goes on from.
+
+Role: a pure reading of tree, pool, sessions and requests. Scheduler process; called by ``control`` between two steps. Marks
+instead of token ids (``input_events``), so it may go to every client. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from sgnb.config import MAX_FRAME_BYTES
+from sgnb.engine.scheduler.input_events import bare
+from sgnb.engine.scheduler.req import Req
+from sgnb.engine.scheduler.step_events import runs_of
+from sgnb.errors import LimitError
+from sgnb.messages import SlotRun, Snapshot, SnapshotNode, SnapshotRequest, SnapshotSession
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.scheduler import Scheduler
+
+_MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)
+"""Of a snapshot: the answer that carries it must fit in one frame."""
+
+
+def last_seq(scheduler: Scheduler) -> int:
+    """Number of the last event there is; 0 where none are numbered."""
+    return scheduler.history(1 << 62)[0] if scheduler.history is not None else 0
+
+
+def take_snapshot(scheduler: Scheduler) -> Snapshot:
+    """See the module. Slots that changed hands since the last pass are published before, so that ``seq`` covers them."""
+    scheduler.recorder.flush_slots(scheduler.meter.forward_steps)
+    snapshot = Snapshot(
+        time=scheduler.clock(),
+        seq=last_seq(scheduler),
+        step=scheduler.meter.forward_steps,
+        args=scheduler.args,
+        context_length=scheduler.runner.context_length,
+        max_total_tokens=scheduler.allocator.size,
+        max_running=scheduler.runner.max_running,
+        stats=scheduler.stats(),
+        nodes=_nodes(scheduler),
+        slots=_slots(scheduler),
+        sessions=[
+            SnapshotSession(
+                sid=session.sid,
+                client=session.client,
+                extra_key=scheduler.inputs.marks.of_name(session.extra_key),
+                marks=scheduler.inputs.marks.of(session.prompt_with([])).tobytes(),
+            )
+            for session in scheduler.sessions.values()
+        ],
+        requests=[_request(scheduler, req) for req in sorted(scheduler.reqs.values(), key=_by_ordinal)],
+    )
+    return _bounded(snapshot)
+
+
+def _bounded(snapshot: Snapshot) -> Snapshot:
+    """A snapshot that fits in one frame: without the marks of sessions, then of the tree, if it does not. LimitError when
+    even that is too large."""
+    for field in ("", "sessions", "nodes"):
+        if field:
+            bare = [msgspec.structs.replace(part, marks=b"") for part in getattr(snapshot, field)]
+            snapshot = msgspec.structs.replace(snapshot, **{field: bare})
+        size = len(msgspec.msgpack.encode(snapshot))
+        if size <= _MOST_BYTES:
+            return snapshot
+    raise LimitError(
+        f"the scheduler's state takes {size:,} bytes, one message holds {_MOST_BYTES:,}",
+        hint="Flush the cache (%sgl flush) or release states, then record.",
+    )
+
+
+def _by_ordinal(req: Req) -> int:
+    return req.ordinal
+
+
+def _nodes(scheduler: Scheduler) -> list[SnapshotNode]:
+    """The tree, parents first."""
+    marks = scheduler.inputs.marks
+    ends: dict[int, tuple[int, np.uint64]] = {}
+    out = []
+    for node in scheduler.cache.nodes():
+        parent = node.parent
+        assert parent is not None, "roots are not listed"
+        start, state = ends.get(parent.id, (0, np.uint64(0)))
+        of_key, after = marks.go_on(start, state, node.key)
+        ends[node.id] = (start + len(node.key), after)
+        out.append(
+            SnapshotNode(
+                id=node.id,
+                parent=parent.id,
+                start=start,
+                length=len(node.key),
+                locked=bool(node.lock_ref),
+                pinned=bool(node.pin_ref),
+                hits=node.hits,
+                last_access=node.last_access,
+                extra_key=marks.of_name(node.extra_key),
+                marks=of_key.tobytes(),
+            )
+        )
+    return out
+
+
+def _slots(scheduler: Scheduler) -> list[SlotRun]:
+    runs: list[SlotRun] = []
+    for node in scheduler.cache.nodes():
+        runs += runs_of(f"node:{node.id}", node.value)
+    for req in scheduler.reqs.values():
+        runs += runs_of(req.rid, req.kv.slots[req.kv.tree_len :])
+        runs += runs_of(req.rid, req.kv.side)
+    return runs
+
+
+def _request(scheduler: Scheduler, req: Req) -> SnapshotRequest:
+    return SnapshotRequest(
+        rid=req.rid,
+        sid=req.session.sid if req.session is not None else "",
+        client=req.client,
+        label=req.label,
+        state=req.state.value,
+        prompt_tokens=len(req.prompt),
+        cached_tokens=req.cached_tokens,
+        completion_tokens=len(req.output_ids),
+        params=bare(req.params),
+        priority=req.priority,
+        extra_key=scheduler.inputs.marks.of_name(req.kv.extra_key),
+        marks=scheduler.inputs.marks.of(
+            np.concatenate([req.prompt, np.array(req.output_ids, dtype=np.int32)])
+        ).tobytes(),
+    )

@@ -1,0 +1,174 @@
+"""One moment of a recording: a fold over its events.
+
+Any process; made by ``Recording.state_at``. The views fold the same events in the browser; this fold is for programs, the
+Perfetto export and the tests. Knows no file and no engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import groupby
+
+import msgspec
+
+from sgnb.errors import RecordingError
+from sgnb.messages import (
+    EngineStats,
+    KVDelta,
+    Label,
+    RadixEvent,
+    RequestEvent,
+    SlotRun,
+    Snapshot,
+    StepEvent,
+    TelemetryEvent,
+)
+
+
+@dataclass(slots=True)
+class NodeNow:
+    """A node of the tree: it covers tokens ``start … start + length`` of its prefix."""
+
+    parent: int
+    start: int
+    length: int
+    pinned: bool = False
+
+
+@dataclass(slots=True)
+class RequestNow:
+    """A request that has not ended; counts in tokens."""
+
+    rid: str
+    client: int
+    label: Label
+    state: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+@dataclass(slots=True)
+class Moment:
+    """Tree, slots, requests and figures at ``time``. ``complete`` is False when events before it are missing."""
+
+    time: float = 0.0
+    seq: int = 0
+    step: int = 0
+    complete: bool = True
+    stats: EngineStats | None = None
+    last_step: StepEvent | None = None
+    nodes: dict[int, NodeNow] = field(default_factory=dict)
+    requests: dict[str, RequestNow] = field(default_factory=dict)
+    _owners: list[int] = field(default_factory=list)
+    """Of each slot, the place of its owner in ``_names``."""
+    _names: list[str] = field(default_factory=lambda: [""])
+    _numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Moment:
+        """The moment of a snapshot."""
+        moment = cls(time=snapshot.time, seq=snapshot.seq, step=snapshot.step, stats=snapshot.stats)
+        moment._owners = [0] * snapshot.max_total_tokens
+        moment.nodes = {n.id: NodeNow(n.parent, n.start, n.length, n.pinned) for n in snapshot.nodes}
+        moment._take_slots(snapshot.slots)
+        for req in snapshot.requests:
+            moment.requests[req.rid] = RequestNow(
+                req.rid,
+                req.client,
+                req.label,
+                req.state,
+                req.prompt_tokens,
+                req.cached_tokens,
+                req.completion_tokens,
+            )
+        return moment
+
+    def apply(self, seq: int, event: TelemetryEvent) -> None:
+        """Go on by one event."""
+        self.seq, self.time = seq, max(self.time, event.time)
+        match event:
+            case RequestEvent():
+                self._take_request(event)
+            case RadixEvent():
+                self._take_node(event)
+            case KVDelta():
+                self._take_slots(event.runs)
+            case StepEvent():
+                self.step, self.last_step = event.step, event
+                for row in event.rows:
+                    req = self.requests.get(row.rid)
+                    # The chunk that completes a prompt draws a token, too.
+                    if (
+                        req is not None
+                        and row.prefix + row.tokens == req.prompt_tokens + req.completion_tokens
+                    ):
+                        req.completion_tokens += 1
+            case EngineStats():
+                self.stats = event
+            case _:
+                pass  # inputs and outputs are for simulations
+
+    def _take_request(self, event: RequestEvent) -> None:
+        if event.state == "finished":
+            self.requests.pop(event.rid, None)
+            return
+        state = {"queued": "waiting", "admitted": "prefill", "first_token": "running", "retracted": "waiting"}
+        self.requests[event.rid] = RequestNow(
+            event.rid,
+            event.client,
+            event.label,
+            state[event.state],
+            event.prompt_tokens,
+            event.cached_tokens,
+            event.completion_tokens,
+        )
+
+    def _take_node(self, event: RadixEvent) -> None:
+        if event.kind in ("evict", "flush"):
+            self.nodes.pop(event.node, None)
+        elif event.kind in ("insert", "split"):
+            self.nodes[event.node] = NodeNow(event.parent, event.start, event.length)
+            lower = self.nodes.get(event.child)
+            if event.kind == "split" and lower is not None:
+                lower.parent, lower.start = event.node, event.start + event.length
+                lower.length -= event.length
+        elif event.node in self.nodes:
+            self.nodes[event.node].pinned = event.kind == "pin"
+
+    def _take_slots(self, runs: list[SlotRun]) -> None:
+        for run in runs:
+            number = self._numbers.get(run.owner)
+            if number is None:
+                number = self._numbers[run.owner] = len(self._names)
+                self._names.append(run.owner)
+            if not 0 <= run.start <= run.start + run.count <= len(self._owners):
+                raise RecordingError(
+                    f"slots {run.start} to {run.start + run.count} are outside the pool of {len(self._owners)}"
+                )
+            self._owners[run.start : run.start + run.count] = [number] * run.count
+
+    def slots(self) -> list[SlotRun]:
+        """Who owns each slot, in runs; an empty owner: free."""
+        runs, start = [], 0
+        for number, same in groupby(self._owners):
+            count = sum(1 for _ in same)
+            runs.append(SlotRun(owner=self._names[number], start=start, count=count))
+            start += count
+        return runs
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain data: what ``msgspec.to_builtins`` makes of it."""
+        found: dict[str, object] = msgspec.to_builtins(
+            {
+                "time": self.time,
+                "seq": self.seq,
+                "step": self.step,
+                "complete": self.complete,
+                "stats": self.stats,
+                "nodes": {str(id): [n.parent, n.start, n.length, n.pinned] for id, n in self.nodes.items()},
+                "requests": [msgspec.to_builtins(req) for req in self.requests.values()],
+                "slots": self.slots(),
+            }
+        )
+        return found
