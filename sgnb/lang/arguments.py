@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from sgnb.config import MAX_N, MAX_OPTIONS
-from sgnb.errors import LimitError, ProgramError, ProgramTypeError
+from sgnb.errors import LimitError, ProgramError, ProgramTypeError, SourcePosition
 from sgnb.lang.choices import METHODS, ChoicesMethod
 from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.position import Place, internal, position_of
@@ -105,7 +105,11 @@ def sample_count(value: Any, place: Place) -> int:
 
 def options_of(called: str, choices: Any, place: Place) -> tuple[str, ...]:
     """Check and copy the options of a choice."""
-    position = position_of(place)
+    return check_options(called, choices, position_of(place))
+
+
+def check_options(called: str, choices: Any, position: SourcePosition | None) -> tuple[str, ...]:
+    """``options_of`` at a known position: a cell's constants are checked on its text."""
     if choices is None:
         raise ProgramTypeError(
             f"{called} needs choices.", hint='Give a list: ["yes", "no"].', position=position
@@ -162,6 +166,11 @@ def _check_option(called: str, option: Any, number: int, seen: dict[str, int], p
 
 def method_of(called: str, method: Any, place: Place) -> MethodName:
     """The name of a choices method; None means the default."""
+    return check_method(called, method, position_of(place))
+
+
+def check_method(called: str, method: Any, position: SourcePosition | None) -> MethodName:
+    """``method_of`` at a known position."""
     if method is None:
         return "token_length_normalized"
     if isinstance(method, ChoicesMethod):
@@ -171,7 +180,7 @@ def method_of(called: str, method: Any, place: Place) -> MethodName:
     raise ProgramTypeError(
         f"{called}: {method!r} is no choices method.",
         hint=f"Methods: {', '.join(METHODS)}.",
-        position=position_of(place),
+        position=position,
     )
 
 

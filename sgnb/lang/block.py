@@ -82,7 +82,25 @@ class ChosenOp(NamedTuple):
     place: Place | None
 
 
-Op = InitOp | TextOp | MarkOp | GenOp | SelectOp | ForkOp | ChosenOp
+class SharedOp(NamedTuple):
+    """A generation that takes the result of another one, ``of`` (made by a pass): its session was forked behind that."""
+
+    sid: str
+    rid: str
+    of: str
+    name: str
+    params: SamplingParams
+    branch: str
+
+
+class CommitOp(NamedTuple):
+    """What the session has pending is computed now (made by a pass)."""
+
+    sid: str
+    place: Place | None
+
+
+Op = InitOp | TextOp | MarkOp | GenOp | SelectOp | ForkOp | ChosenOp | SharedOp | CommitOp
 
 
 def heirs(ops: Sequence[Op], sids: Iterable[str]) -> set[str]:

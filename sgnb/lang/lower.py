@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, TextOp
+from sgnb.lang.block import ChosenOp, CommitOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, TextOp
 from sgnb.lang.instruction import (
     Block,
+    Commit,
     Decode,
     Extend,
     Fork,
@@ -56,6 +57,9 @@ def lower(run: str, ops: Sequence[Op]) -> Block:
         elif type(op) is ForkOp:
             close()
             out.append(Fork(op.sid, op.children))
+        elif type(op) is CommitOp:
+            close()
+            out.append(Commit(op.sid))
         elif type(op) is InitOp:
             out.append(Init(op.sid, op.extra_key))
     close()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
 from sgnb.errors import Cancelled, SgnbError
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, heirs
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, SharedOp, heirs
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
 from sgnb.lang.position import internal, position_of
@@ -33,6 +33,7 @@ from sgnb.runtime.events import (
     RunStarted,
     StateFailed,
 )
+from sgnb.runtime.sharing import Sharing
 from sgnb.runtime.meta import as_sgnb, default_seed, meta_info
 from sgnb.runtime.times import split_times
 from sgnb.runtime.variables import Failure, Slot
@@ -121,6 +122,7 @@ class Core:
         self.submitting = False
         """True while a block is being handed over."""
         self.slots: dict[str, Slot] = {}
+        self.sharing = Sharing(self)
         self.states: weakref.WeakValueDictionary[int, State] = weakref.WeakValueDictionary()
         self.state_count = 0
         self._roots = 0
@@ -186,6 +188,7 @@ class Core:
                 return
             try:
                 block = self._optimized(ops)
+                self.sharing.note(op for op in block if type(op) is SharedOp)
                 self.backend.submit(lower(self.id, block), self.on_events)
                 self.messages_sent += 1
             except SgnbError as error:
@@ -242,7 +245,7 @@ class Core:
 
     def on_events(self, events: Sequence[BackendEvent]) -> None:
         """Take a backend's events. The log hears of them before any reader does."""
-        for event in events:
+        for event in self.sharing.spread(events):
             if isinstance(event, Failed) and event.sid and not event.rid:
                 self.fail_sessions({event.sid}, event.error)
                 continue
@@ -362,9 +365,11 @@ class Core:
                     self._gens_pending = any(isinstance(op, GenOp | SelectOp) for op in self.pending)
             if needed:
                 self.flush()
-            if dead:
-                self._abort([slot.rid for slot in dead], ())
-            self.backend.release((sid,))
+            ended, lasts = self.sharing.unwanted([slot.rid for slot in dead], sid)
+            if ended:
+                self._abort(ended, ())
+            if not lasts:
+                self.backend.release((sid,))
         for slot in dead:
             self.log.append(GenDone(slot.rid, slot.meta))
         if dead:
@@ -465,7 +470,7 @@ class Core:
                 slot.settle()
             self.changed.notify_all()
         if dead:
-            self._abort([slot.rid for slot in dead], sids)
+            self._abort([*(slot.rid for slot in dead), *self.sharing.late()], sids)
             self._release_samples(dead)
         for slot in dead:
             self.log.append(GenDone(slot.rid, slot.meta))

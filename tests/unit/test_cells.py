@@ -33,6 +33,12 @@ MISTAKES = {
     "gen('x')": (2, 0, "no effect", "s += gen('x')"),
     "with user():\n    with assistant():\n        gen('x')": (3, 9, "assistant turn begins inside a user turn", "End"),
     "with s.user():\n    s += assistant('x')": (3, 9, "inside a user turn", "End"),
+    "s += select('x', [])": (2, 17, "select has no options", "at least one"),
+    "s += select('x', choices=['a', 'b', 'a'])": (2, 25, "options 0 and 2 are the same", "Remove"),
+    "s += gen('x', choices=['a', ''])": (2, 22, "option 1 is empty", "Give it a text"),
+    "s += gen('x', choices='ab')": (2, 22, "a list of texts", "Write ['ab'"),
+    "s += select('x', ['a', 1])": (2, 17, "option 1 is a int", "str(...)"),
+    "s += select('x', ['a'], choices_method='best')": (2, 39, "'best' is no choices method", "Methods"),
     "s += user_begin('x')": (2, 5, "takes no arguments", ""),
 }  # fmt: skip
 

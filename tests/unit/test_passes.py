@@ -9,14 +9,16 @@ import pytest
 
 import sgnb as sgl
 from sgnb.backends.base import Backend, Delta, Done, Started, TokenInfo
-from sgnb.backends.mock import CHATML, MockBackend
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, MarkOp, SelectOp, TextOp
+from sgnb.backends.mock import CHATML, HANG, MockBackend
+from sgnb.lang.block import ChosenOp, CommitOp, ForkOp, GenOp, MarkOp, SelectOp, SharedOp, TextOp
 from sgnb.lang.instruction import Decode, Extend, Fork, Select, TextPart
 from sgnb.lang.passes import PASSES, REFUSED, Pass, PassRecord, optimize
+from sgnb.lang.passes.commit_prefixes import commit_prefixes
 from sgnb.lang.passes.group_generations import group_generations
 from sgnb.lang.passes.hoist_prefix import hoist_prefix
 from sgnb.lang.passes.merge_forks import merge_forks
 from sgnb.lang.passes.prune_choices import prune_choices
+from sgnb.lang.passes.share_generations import share_generations
 from sgnb.lang.passes.validate import same
 from sgnb.runtime.core import Core, set_current
 from sgnb.runtime.state import State
@@ -100,6 +102,122 @@ def test_hoist_appends_the_common_beginning_once():
 def test_hoist_leaves_alone_what_is_not_common(arms):
     ops = [ForkOp("p", ("a", "b"), None), *arms[0], *arms[1]]
     assert hoist_prefix(ops) == ops
+
+
+def test_share_generates_once_what_is_the_same():
+    fork = ForkOp("p", ("a", "b", "c"), None)
+    ops = [fork]
+    for sid in "abc":
+        ops += [MarkOp(sid, "user", True, None), text(sid, "same"), gen(sid, f"r{sid}", temperature=0.0)]
+    ops += [text("b", "own"), text("p", "goes on")]
+    shared = share_generations(ops)
+    params = SamplingParams(temperature=0.0)
+    assert shared == [
+        ForkOp("p", ("a",), None), ops[1], ops[2], ops[3], ForkOp("a", ("b", "c"), None),
+        SharedOp("b", "rb", "ra", "x", params, ""), SharedOp("c", "rc", "ra", "x", params, ""),
+        text("b", "own"), text("p", "goes on"),
+    ]  # fmt: skip
+    assert same(ops, shared)
+    assert not same(ops, [op for op in shared if not isinstance(op, SharedOp)])
+
+
+def test_share_lets_the_parent_generate_for_its_samples():
+    ops = [ForkOp("p", ("a", "b"), None)]
+    ops += [gen(sid, f"r{sid}", temperature=1.0, seed=7) for sid in "pab"]
+    shared = share_generations(ops)
+    assert [type(op) for op in shared] == [GenOp, ForkOp, SharedOp, SharedOp] and shared[0].sid == "p"
+    assert same(ops, shared)
+
+
+@pytest.mark.parametrize(
+    "arms",
+    [
+        [
+            [text("a", "x"), gen("a", "ra", temperature=0.0)],
+            [text("b", "y"), gen("b", "rb", temperature=0.0)],
+        ],
+        [[gen("a", "ra", seed=1)], [gen("b", "rb", seed=2)]],
+        [[gen("a", "ra", temperature=0.0)], [gen("b", "rb", temperature=0.0, max_new_tokens=3)]],
+        [[gen("a", "ra")], [gen("b", "rb")]],
+        [[choice("a", "c1", "x", "y"), gen("a", "ra", temperature=0.0)], [gen("b", "rb", temperature=0.0)]],
+        [
+            [text("a", "x", True), gen("a", "ra", temperature=0.0)],
+            [text("b", "x"), gen("b", "rb", temperature=0.0)],
+        ],
+        # the parent's generation stands behind the branch's: it could only follow, and its session cannot be a branch
+        [[gen("a", "ra", temperature=0.0)], [gen("p", "rp", temperature=0.0)]],
+    ],
+)
+def test_share_leaves_alone_what_may_differ(arms):
+    ops = [ForkOp("p", ("a", "b"), None), *arms[0], *arms[1]]
+    assert share_generations(ops) == ops
+
+
+def test_a_shared_result_outlives_the_branch_that_computed_it():
+    backend = MockBackend({"x": "slow words come", "y": "after"}, delay=0.05)
+
+    @sgl.function
+    def prog(s, close):
+        arms = s.fork(3)
+        for arm in arms:
+            arm += "Same." + sgl.gen("x", temperature=0)
+        arms[1] += " Own." + sgl.gen("y")
+        if close:
+            next(arms[2].text_iter("x"))
+            arms[0].close()
+            arms[2].close()
+        return arms[1].text(), arms[1].get_meta_info("x")
+
+    text_, meta = prog.run(True, backend=backend).ret_value
+    assert text_ == "Same.slow words come Own.after" and meta["shared_with"] and meta["finish"] == "eos"
+    assert [name for name, _ in backend.prompts] == ["x", "y"]
+    backend.shutdown()
+
+
+def test_a_shared_generation_stops_when_nobody_wants_it():
+    backend = MockBackend({"x": HANG})
+
+    @sgl.function
+    def prog(s):
+        arms = s.fork(3)
+        for arm in arms:
+            arm += sgl.gen("x", temperature=0)
+        s.core.flush()
+        for arm in arms:
+            arm.close()
+
+    state = prog.run(backend=backend)
+    lead = backend.log[0].instructions[-2].rid
+    assert backend.aborted.count(lead) == 1 and state.core.finished
+    backend.shutdown()
+
+
+def test_a_shared_generation_that_fails_fails_all_of_its_branches():
+    backend = MockBackend({"x": ValueError("no")})
+
+    @sgl.function
+    def prog(s):
+        arms = s.fork(3)
+        for arm in arms:
+            arm += sgl.gen("x", temperature=0)
+        return [str(arm.error().message) for arm in arms]
+
+    assert prog.run(backend=backend).ret_value == ["ValueError: no"] * 3
+    backend.shutdown()
+
+
+def test_commit_before_forks_with_new_text():
+    fork = ForkOp("p", ("a", "b"), None)
+    assert commit_prefixes([text("p", LONG), fork]) == [text("p", LONG), CommitOp("p", None), fork]
+    for ops in (
+        [text("p", "short"), fork],
+        [text("p", LONG), ForkOp("p", ("a",), None)],
+        [text("p", LONG), gen("p", "r"), fork],
+        [fork, text("a", LONG)],
+    ):
+        assert commit_prefixes(ops) == ops
+    twice = [text("p", LONG), fork, ForkOp("p", ("c", "d"), None)]
+    assert sum(isinstance(op, CommitOp) for op in commit_prefixes(twice)) == 1
 
 
 def test_group_moves_texts_before_generations_of_other_states():

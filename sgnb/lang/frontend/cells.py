@@ -14,14 +14,21 @@ import copy
 import difflib
 import linecache
 import symtable
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from types import CodeType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sgnb.errors import ProgramError, ProgramTypeError, SourcePosition
 from sgnb.lang.api import DSL_NAMES
-from sgnb.lang.arguments import GEN_NAMES, LATER_PARAMS, legal_arguments, unknown_argument
+from sgnb.lang.arguments import (
+    GEN_NAMES,
+    LATER_PARAMS,
+    check_method,
+    check_options,
+    legal_arguments,
+    unknown_argument,
+)
 from sgnb.lang.frontend.factory import compile_in_factory, imported_names, renamed
 from sgnb.lang.frontend.graph import span_of_node
 from sgnb.lang.frontend.rewrite import HOOKS, Rewriter
@@ -198,6 +205,8 @@ def _check_calls(cell: CellSource) -> None:
             for keyword in node.keywords:
                 if keyword.arg is not None:
                     _check_argument(keyword, cell.filename)
+        if called in ("gen", "select"):
+            _check_options(called, node, cell.filename)
         elif called in ("gen_int", "gen_string"):
             refuse(node, cell.filename, f"{called} comes in a later version of sgnb.")
         elif called in (
@@ -209,6 +218,26 @@ def _check_calls(cell: CellSource) -> None:
             "assistant_end",
         ) and (node.args or node.keywords):
             refuse(node, cell.filename, f"{called}() takes no arguments.")
+
+
+def _check_options(called: str, node: ast.Call, filename: str) -> None:
+    """Options and method that stand in the text are refused there; what a run must compute waits for it."""
+    given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+    if called == "select" and len(node.args) > 1:
+        given.setdefault("choices", node.args[1])
+    checks: tuple[tuple[str, Callable[[Any, SourcePosition], object]], ...] = (
+        ("choices", lambda value, at: check_options(called, value, at)),
+        ("choices_method", lambda value, at: check_method(called, value, at)),
+    )
+    for key, check in checks:
+        if key not in given:
+            continue
+        try:
+            value = ast.literal_eval(given[key])
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            continue
+        if value is not None:
+            check(value, source_position(filename, span_of_node(given[key])))
 
 
 def _check_argument(keyword: ast.keyword, filename: str) -> None:

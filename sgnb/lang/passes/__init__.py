@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sgnb.lang.block import Op
+from sgnb.lang.passes.commit_prefixes import commit_prefixes
 from sgnb.lang.passes.fold_text import fold_text
 from sgnb.lang.passes.group_generations import group_generations
 from sgnb.lang.passes.hoist_prefix import hoist_prefix
 from sgnb.lang.passes.merge_forks import merge_forks
 from sgnb.lang.passes.prune_choices import prune_choices
+from sgnb.lang.passes.share_generations import share_generations
 from sgnb.lang.passes.validate import same
 
 
@@ -61,10 +63,22 @@ PASSES: tuple[Pass, ...] = (
         "no state is forked twice at one place",
     ),
     Pass(
+        "share_generations",
+        share_generations,
+        "generations that start from equal text with equal parameters, greedy or of one seed, have one outcome",
+        "no two branches of a fork begin with the same text and the same deterministic generation",
+    ),
+    Pass(
         "hoist_prefix",
         hoist_prefix,
         "nothing stands before the arms' common beginning, and forks copy pending text",
         "no fork has arms with a long common beginning in this block",
+    ),
+    Pass(
+        "commit_prefixes",
+        commit_prefixes,
+        "computing what branches begin with changes no text: the tail that a token may cross stays pending",
+        "no fork of two branches has new text of some length before it",
     ),
     Pass(
         "group_generations",

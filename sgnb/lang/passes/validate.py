@@ -2,14 +2,15 @@
 
 Notebook process; ``optimize`` asks after every pass that changed something. Each session's history (text runs, marks,
 generations, choices) is followed through forks; a block means the same when every generation and choice stands after the
-same history in the same session, and every session ends with the same one. Independent of how the passes work.
+same history in the same session, and every session ends with the same one. A generation whose outcome text and parameters
+fix is known by those, so that one may stand for another that starts from the same text. Independent of how passes work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, TextOp
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, SharedOp, TextOp
 
 Text = tuple[tuple[bool, str], ...]
 History = tuple[int, Text]
@@ -27,10 +28,16 @@ def _border(history: History, what: object) -> History:
     return hash((history, what)), ()
 
 
+def _outcome(op: GenOp | SharedOp) -> object:
+    """What a generation adds: known by its parameters where they fix it, else by the request alone."""
+    return op.params if op.params.greedy or op.params.seed is not None else op.rid
+
+
 def meaning(ops: Sequence[Op]) -> tuple[dict[str, object], dict[str, History]]:
     """For each request what it is and what stands before it; for each session how it ends."""
     sessions: dict[str, History] = {}
     requests: dict[str, object] = {}
+    starts: dict[str, History] = {}
     for op in ops:
         history = sessions.get(op.sid) or (hash(op.sid), ())
         if type(op) is TextOp:
@@ -39,7 +46,13 @@ def meaning(ops: Sequence[Op]) -> tuple[dict[str, object], dict[str, History]]:
             history = _border(history, (op.role, op.begin))
         elif type(op) is GenOp:
             requests[op.rid] = (op.sid, history, op.params, op.name, op.branch)
-            history = _border(history, op.rid)
+            starts[op.rid] = history
+            history = _border(history, _outcome(op))
+        elif type(op) is SharedOp:
+            start = starts.get(op.of)
+            led = None if start is None else _border(start, _outcome(op))
+            # It must stand where its session has just been forked behind the generation whose result it takes.
+            requests[op.rid] = (op.sid, start if led == history else None, op.params, op.name, op.branch)
         elif type(op) is SelectOp:
             single = len(op.options) == 1
             requests[op.rid] = (op.sid, history, op.options[0] if single else op.options)
