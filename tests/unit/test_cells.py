@@ -68,7 +68,7 @@ RUNTIME = {
     "s += f'{gen(\"x\")}'": (5, "cannot stand inside an f-string", "+"),
     "s.fork(0)": (0, "1 to 1024 branches, not 0", ""),
     "s += gen('x', n=65)": (5, "n must be in 1..64", ""),
-    "s += select('x', [])": (5, "select has no options", "at least one"),
+    "s += select('x', list())": (5, "select has no options", "at least one"),
     "s['nothing']": (0, "no variable 'nothing'", "none yet"),
     "with s.user('text'):\n    pass": (0, "takes no text", "into the block"),
     "s += gen('x', temperature=-1)": (5, "temperature must be in", ""),
