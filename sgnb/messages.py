@@ -354,6 +354,8 @@ class Chunks(Wire, frozen=True, kw_only=True, tag="chunks"):
 
     incarnation: str
     items: list[Chunk]
+    spare: int = -1
+    """KV slots that are left once all that runs has ended at its longest; -1: not said."""
 
 
 class OpFailed(Wire, frozen=True, kw_only=True, tag="opfailed"):
@@ -535,6 +537,8 @@ class BatchOutput(Wire, frozen=True, kw_only=True, tag="b.out"):
     """All outputs of one step."""
 
     items: list[ReqOutput]
+    spare: int = -1
+    """See ``Chunks``."""
 
 
 class SchedulerReply(Wire, frozen=True, kw_only=True, tag="b.reply"):

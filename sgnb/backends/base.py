@@ -121,6 +121,11 @@ class Backend(ABC):
     def note_join(self, branches: int) -> None:  # noqa: B027  only an engine has figures
         """A program joined that many branches; a figure, nothing is carried out."""
 
+    def spare_tokens(self) -> int | None:
+        """KV slots the engine can still give away once all it runs has ended at its longest, as far as it said; None when
+        it says nothing: then nothing is held back."""
+        return None
+
     def shutdown(self) -> None:  # noqa: B027  a backend without a process has nothing to end
         """End the backend."""
 

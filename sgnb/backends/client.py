@@ -72,6 +72,8 @@ class EngineClient:
         self.end: SgnbError | None = None
         self.ended_at = 0.0
         self.answering = True
+        self.spare: int | None = None
+        """What the engine's newest output says it can still hold, in KV slots."""
         self.bytes_sent = 0
         self.bytes_read = 0
         self._address = address
@@ -317,6 +319,8 @@ class EngineClient:
         """One message of the engine. Raises what ends the connection."""
         match message:
             case Chunks():
+                if message.spare >= 0:
+                    self.spare = message.spare
                 self._take_chunks(message.items)
             case OpFailed():
                 waiter = self._sessions.get(message.sid)

@@ -248,6 +248,12 @@ class Engine(Backend):
         self.client.submit(frame, rids, sids, SinkWaiter(sink))
         self.note_state()
 
+    def spare_tokens(self) -> int | None:
+        """KV slots the engine can still give away; before its first answer, all it has."""
+        if self.client.spare is None and self.client.info is not None:
+            return self.client.info.max_total_tokens
+        return self.client.spare
+
     def abort(self, rids: Sequence[str] = (), sids: Sequence[str] = ()) -> None:
         """Stop requests and drop what their sessions have queued; never blocks, never raises."""
         if (rids or sids) and self.client.incarnation:

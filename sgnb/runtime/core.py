@@ -12,7 +12,7 @@ import itertools
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, SharedOp, hei
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
 from sgnb.lang.position import internal, position_of
+from sgnb.runtime.credits import credits_of
 from sgnb.runtime.events import (
     Event,
     EventLog,
@@ -33,8 +34,8 @@ from sgnb.runtime.events import (
     RunStarted,
     StateFailed,
 )
-from sgnb.runtime.sharing import Sharing
 from sgnb.runtime.meta import as_sgnb, default_seed, meta_info
+from sgnb.runtime.sharing import Sharing
 from sgnb.runtime.times import split_times
 from sgnb.runtime.variables import Failure, Slot
 
@@ -84,6 +85,12 @@ def without_child(op: Op, sid: str) -> Op | None:
     return op
 
 
+def without_session(ops: Sequence[Op], sid: str) -> list[Op]:
+    """The operations that are left when nobody holds the session any more."""
+    kept = (without_child(op, sid) for op in ops if op.sid != sid)
+    return [op for op in kept if op is not None]
+
+
 class CancelRun(BaseException):
     """Thrown into a program that was cancelled; never leaves the runtime."""
 
@@ -101,6 +108,7 @@ class Core:
         seed: int | None = None,
         passes: Sequence[Pass] = PASSES,
         extra_key: str = "",
+        priority: int = 0,
     ) -> None:
         self.id = f"run{next(_numbers)}"
         self.backend = backend
@@ -118,6 +126,12 @@ class Core:
         self.changed = threading.Condition(self.lock)
         self._submit_lock = threading.RLock()
         self.pending: list[Op] = []
+        self.held: list[Op] = []
+        """What has been through the passes and waits for credit (``runtime.credits``); before ``pending`` in order."""
+        self.begun: set[str] = set()
+        """Sessions that have sent a generation since credit counts."""
+        self.priority = priority
+        self.credits = credits_of(backend)
         self._gens_pending = False
         self.submitting = False
         """True while a block is being handed over."""
@@ -175,24 +189,28 @@ class Core:
         if self._gens_pending:
             self.flush()
 
-    def flush(self) -> None:
-        """Send what was recorded as one block. Never raises: a refused block poisons its states."""
-        if not self.pending:
+    def flush(self, *, everything: bool = False) -> None:
+        """Send what was recorded as one block, as far as there is credit (``everything``: all the same).
+
+        Never raises: a refused block poisons its states.
+        """
+        if not self.pending and not self.held:
             return
         with self._submit_lock:
             self.submitting = True
             with self.lock:
                 ops, self.pending, self._gens_pending = self.pending, [], False
-            if not ops:
-                self.submitting = False
-                return
+                ops, self.held = [*self.held, *self._optimized(ops)], []
+                block, self.held = (ops, []) if everything else self.credits.take(self, ops)
             try:
-                block = self._optimized(ops)
-                self.sharing.note(op for op in block if type(op) is SharedOp)
-                self.backend.submit(lower(self.id, block), self.on_events)
-                self.messages_sent += 1
+                if block:
+                    self.sharing.note(op for op in block if type(op) is SharedOp)
+                    self.backend.submit(lower(self.id, block), self.on_events)
+                    self.messages_sent += 1
             except SgnbError as error:
-                places = [op.place for op in ops if isinstance(op, GenOp | SelectOp)]
+                gens = [op for op in block if isinstance(op, GenOp | SelectOp)]
+                self.credits.refused([op.rid for op in gens])
+                places = [op.place for op in gens]
                 if len(places) == 1 and places[0] is not None:
                     error.position = error.position or position_of(places[0])
                 self.fail_sessions(heirs(ops, [op.sid for op in ops]), error)
@@ -206,6 +224,13 @@ class Core:
         ]
         if done:
             self.on_events(done)
+
+    def _forget(self, sids: Iterable[str]) -> set[str]:
+        """Drop what these sessions and their forks have recorded and not sent; all of those. Under the lock."""
+        gone = heirs([*self.held, *self.pending], sids)
+        self.held = [op for op in self.held if op.sid not in gone]
+        self.pending = [op for op in self.pending if op.sid not in gone]
+        return gone
 
     def _optimized(self, ops: list[Op]) -> list[Op]:
         if self.pass_records is None:
@@ -245,6 +270,7 @@ class Core:
 
     def on_events(self, events: Sequence[BackendEvent]) -> None:
         """Take a backend's events. The log hears of them before any reader does."""
+        self.credits.note(events)
         for event in self.sharing.spread(events):
             if isinstance(event, Failed) and event.sid and not event.rid:
                 self.fail_sessions({event.sid}, event.error)
@@ -329,8 +355,7 @@ class Core:
             for slot in dead:
                 del self.slots[slot.rid]
                 slot.settle(failure)
-            sids = heirs(self.pending, {state.sid, *(slot.sid for slot in dead)})
-            self.pending = [op for op in self.pending if op.sid not in sids]
+            sids = self._forget({state.sid, *(slot.sid for slot in dead)})
             inherited = [ref() for slot in dead for ref in slot.heirs]
             inherited += [other for other in self.states.values() if other.sid in sids]
             if new and cause is None:
@@ -358,13 +383,14 @@ class Core:
                 for slot in dead:
                     slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
                     slot.settle()
-                needed = any(type(op) is ForkOp and op.sid == sid for op in self.pending)
+                unsent = [*self.held, *self.pending]
+                needed = any(type(op) is ForkOp and op.sid == sid for op in unsent)
                 if not needed:
-                    kept = [without_child(op, sid) for op in self.pending if op.sid != sid]
-                    self.pending = [op for op in kept if op is not None]
+                    self.held = without_session(self.held, sid)
+                    self.pending = without_session(self.pending, sid)
                     self._gens_pending = any(isinstance(op, GenOp | SelectOp) for op in self.pending)
             if needed:
-                self.flush()
+                self.flush(everything=True)
             ended, lasts = self.sharing.unwanted([slot.rid for slot in dead], sid)
             if ended:
                 self._abort(ended, ())
@@ -459,8 +485,7 @@ class Core:
             dead = list(self.slots.values())
             self.slots.clear()
             sids = sorted({slot.sid for slot in dead})
-            gone = heirs(self.pending, sids)
-            self.pending = [op for op in self.pending if op.sid not in gone]
+            self._forget(sids)
             for slot in dead:
                 slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
                 slot.meta["completion_tokens"] = slot.tokens

@@ -55,6 +55,14 @@ class Books:
             evicted=scheduler.cache.evicted_total,
         )
 
+    def spare(self) -> int:
+        """Slots that could still be given away if all that runs wrote as long as it may; 0 when there are none."""
+        scheduler = self._scheduler
+        owed = sum(req.remaining for req in scheduler.running_batch)
+        if (req := scheduler.chunked_req) is not None:
+            owed += req.prefill_len - len(req.kv.slots) + req.remaining
+        return max(0, scheduler.allocator.available + scheduler.cache.evictable_size - owed)
+
     def check_integrity(self, walk: bool = True) -> None:
         """Raise IntegrityError unless free + cached + in flight == total and locks equal the requests that hold slots.
 

@@ -37,8 +37,9 @@ def kept_output(req: Req, reason: Finish, table: Sequence[bytes]) -> tuple[list[
 class OutputBuilder:
     """Collects requests with news; ``flush`` sends them once, in the order they were touched."""
 
-    def __init__(self, send: Callable[[SchedulerOutput], None]) -> None:
+    def __init__(self, send: Callable[[SchedulerOutput], None], spare: Callable[[], int]) -> None:
         self._send = send
+        self._spare = spare
         self._touched: dict[str, Req] = {}
         self._last: dict[str, ReqOutput] = {}
 
@@ -74,7 +75,7 @@ class OutputBuilder:
             return
         items = [self._last.get(rid) or _progress(req) for rid, req in self._touched.items()]
         self._touched, self._last = {}, {}
-        self._send(BatchOutput(items=items))
+        self._send(BatchOutput(items=items, spare=self._spare()))
 
 
 def _progress(req: Req) -> ReqOutput:

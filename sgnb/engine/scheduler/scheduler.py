@@ -93,7 +93,8 @@ class Scheduler:
         self.policy = SchedulePolicy(args, self.cache)
         self.ratio = NewTokenRatio(args.schedule_conservativeness)
         self.meter = Meter(self.clock)
-        self.outputs = OutputBuilder(send)
+        self.books = Books(self)
+        self.outputs = OutputBuilder(send, self.books.spare)
         self.waiting_queue: list[Req] = []
         self.running_batch: list[Req] = []
         self.chunked_req: Req | None = None
@@ -118,7 +119,6 @@ class Scheduler:
         """Something happened since the books were last checked."""
         self.planner = Planner(self)
         self.results = ResultProcessor(self)
-        self.books = Books(self)
         self._intake = Intake(self)
         self.recorder = StepRecorder(self.clock, publish, self.cache, self.allocator)
         self.inputs = InputRecorder(self, publish)

@@ -121,7 +121,10 @@ class TokenizerManager:
         self._waiting: Counter[int] = Counter()
         self._refused: OrderedDict[str, ErrorInfo] = OrderedDict()
         """Sessions that could not be opened, so that their later ops name the first cause."""
+        self._spare = -1
         self._outbox: dict[int, list[Chunk]] = {}
+        self._spare = -1
+        """What the scheduler said last: see ``Chunks.spare``."""
         self._born: list[Session] = []
         """Children of forks just carried out: what they queued can go on."""
         self._jobs = Jobs(wake, 2 * PIECE_CHARS)
@@ -237,6 +240,7 @@ class TokenizerManager:
 
     def on_batch(self, batch: BatchOutput) -> None:
         """Send one step's outputs to their clients; what waited behind a finished generation goes on."""
+        self._spare = batch.spare
         for out in batch.items:
             request = self._requests.get(out.rid)
             if request is None:  # its client is gone
@@ -571,4 +575,4 @@ class TokenizerManager:
     def _flush(self) -> None:
         outbox, self._outbox = self._outbox, {}
         for client, chunks in outbox.items():
-            self._to_client(client, Chunks(incarnation=self._incarnation, items=chunks))
+            self._to_client(client, Chunks(incarnation=self._incarnation, items=chunks, spare=self._spare))

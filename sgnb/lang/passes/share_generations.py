@@ -60,7 +60,7 @@ def _share(block: list[Op], fork: ForkOp, done: set[int]) -> list[Op]:
         done.add(id(again))
         replaced[lead.gen] = [gen, again]
         for head in followers:
-            replaced.update(dict.fromkeys(head.before, []))
+            replaced.update({index: [] for index in head.before})
             other = block[head.gen]
             assert type(other) is GenOp
             replaced[lead.gen].append(
