@@ -95,6 +95,12 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Running streams draw their token in the same step as a prefill, not in one of their own."""
     decode_quantum: int = 0
     """Tokens a stream draws before it may be suspended for one that waits; 0: until it ends."""
+    runner_driver: Literal["auto", "inline", "thread", "process"] = "auto"
+    """Where the model computes: the scheduler's thread (``auto``), another thread, or a process of its own."""
+    enable_overlap: bool = False
+    """Plan the next step while one is computed; its results come one step late."""
+    watchdog_seconds: float = 60.0
+    """A step that takes longer gets the stacks of all threads into the engine's log."""
     disable_radix_cache: bool = False
     radix_cache_size: int | None = None
     """Most slots of cached prefixes that nobody locks; ``None``: all there are."""

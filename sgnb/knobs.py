@@ -120,6 +120,12 @@ _ROWS = (
         what="who computes attention; torch_native is the reference and runs everywhere",
     ),
     Knob(
+        name="runner_driver",
+        kind="choice",
+        choices=("auto", "inline", "thread", "process"),
+        what="where the model computes: the scheduler's own thread (auto, inline), another thread, or a process of its own",
+    ),
+    Knob(
         name="context_length",
         kind="whole",
         unit="tokens",
@@ -154,6 +160,13 @@ _ROWS = (
         name="deterministic",
         kind="switch",
         what="fp32 and fixed kernels: the same text on any x86-64 CPU, at the cost of speed",
+    ),
+    Knob(
+        name="watchdog_seconds",
+        kind="number",
+        unit="seconds",
+        low=0.5,
+        what="a step that takes longer gets the stacks of all threads into the engine's log",
     ),
     Knob(
         name="stub_step_seconds",
@@ -231,6 +244,12 @@ _ROWS = (
         kind="switch",
         live=True,
         what="running streams draw in the same step as a prefill: fewer steps, each a little longer",
+    ),
+    Knob(
+        name="enable_overlap",
+        kind="switch",
+        live=True,
+        what="the next step is planned while one is computed: hides the host's time, results come one step late",
     ),
     Knob(
         name="decode_quantum",

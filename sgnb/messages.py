@@ -581,6 +581,10 @@ SchedulerOutput = BatchOutput | SchedulerReply | SchedulerProgress | SchedulerRe
 # ---------------------------------------------------------------- scheduler → model runner (the runner seam)
 
 
+FROM_PREVIOUS = -1
+"""Instead of an input id: the token that this row of the runner's table drew last."""
+
+
 class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     """One forward pass: plain ints and lists, nothing shared with the scheduler. B rows.
 
@@ -592,7 +596,7 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     step: int
     forward_mode: Literal["extend", "decode", "mixed"]
     input_ids: list[int]
-    """All rows' new tokens, one after another (sum of extend_lens)."""
+    """All rows' new tokens, one after another (sum of extend_lens). The first of a row may be FROM_PREVIOUS."""
     req_pool_indices: list[int]
     seq_lens: list[int]
     """Length after this step, new tokens included."""
@@ -630,6 +634,45 @@ class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
     sample_seconds: float
     scores: list[list[float] | None] = []
     """Aligned with ``score_targets``; None where nothing was asked or the row is bad."""
+
+
+class RunnerStart(Wire, frozen=True, kw_only=True, tag="r.start"):
+    """To a runner in a process of its own: which model to load. ``ModelWorkerBatch`` records follow."""
+
+    args: EngineArgs
+    name: str
+    path: str
+    kind: Literal["gguf", "safetensors"]
+
+
+class RunnerReady(Wire, frozen=True, kw_only=True, tag="r.ready"):
+    """The model is loaded; what the scheduler must know of it."""
+
+    vocab_size: int
+    context_length: int
+    max_total_tokens: int
+    max_running: int
+    dtype: str
+    device: str
+    attention_backend: str
+    notice: str = ""
+
+
+class RunnerResult(Wire, frozen=True, kw_only=True, tag="r.result"):
+    """A step was computed, from ``began`` to ``ended`` (seconds of the machine's monotonic clock)."""
+
+    output: ModelWorkerOutput
+    began: float
+    ended: float
+
+
+class RunnerFailed(Wire, frozen=True, kw_only=True, tag="r.failed"):
+    """The model could not be loaded, or one step failed."""
+
+    error: ErrorInfo
+
+
+RunnerMessage = RunnerReady | RunnerResult | RunnerFailed | SchedulerProgress
 
 
 # ---------------------------------------------------------------- telemetry
@@ -735,7 +778,10 @@ class StepEvent(Wire, frozen=True, kw_only=True, tag="step"):
     sample_seconds: float = 0.0
     process_seconds: float = 0.0
     exposed_host_seconds: float = 0.0
-    """Host time in which the runner had nothing to do: inline, all of it but the pass itself."""
+    """How long the runner had nothing to do before this pass, though there was work: from the end of the pass before, or,
+    after a rest, from the moment the scheduler began to plan this one."""
+    schedule_under: int = 0
+    """The step that was being computed while this one was planned; 0: none, its results were known."""
     free: int = 0
     evictable: int = 0
     running: int = 0

@@ -1,7 +1,8 @@
-"""``python -m sgnb.engine``: the engine's two processes, and the commands that only the engine's side may carry out.
+"""``python -m sgnb.engine``: the engine's processes, and the commands that only the engine's side may carry out.
 
-Started by ``backends.process`` (tokenizer process), by the tokenizer process (``--role scheduler``) and by the CLI
-(``models``, ``doctor``). Parses arguments and nothing else; the token is never among them.
+Started by ``backends.process`` (tokenizer process), by the tokenizer process (``--role scheduler``), by the scheduler
+process for ``runner_driver="process"`` (``--role runner``) and by the CLI (``models``, ``doctor``). Parses arguments and
+nothing else; the token is never among them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from sgnb.engine.parent import tie_life_to_parent
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m sgnb.engine", description=__doc__)
-    parser.add_argument("--role", choices=("tokenizer", "scheduler"), default="tokenizer")
+    parser.add_argument("--role", choices=("tokenizer", "scheduler", "runner"), default="tokenizer")
     parser.add_argument("--folder", type=Path, help="the run folder, prepared by the notebook's side")
     parser.add_argument("--parent", type=int, default=0, help="pid of the process that started this one")
+    parser.add_argument("--fd", type=int, help="the socket to the scheduler (only --role runner)")
     commands = parser.add_subparsers(dest="command")
     models = commands.add_parser("models", help="list models, or pull one into the cache")
     actions = models.add_subparsers(dest="action")
@@ -42,6 +44,14 @@ def main(argv: list[str] | None = None) -> int:
         from sgnb.engine.doctor import doctor  # noqa: PLC0415
 
         return doctor()
+    if options.role == "runner":
+        if options.fd is None:
+            parser.error("--fd is missing: this role is started by the scheduler process")
+        if not tie_life_to_parent(options.parent, at_once=True):
+            return 1
+        from sgnb.engine.model_executor import runner_process  # noqa: PLC0415
+
+        return runner_process.run(options.fd)
     if options.folder is None:
         parser.error("--folder is missing: engines are started by sgnb.launch() or %sgl launch")
     scheduler = options.role == "scheduler"

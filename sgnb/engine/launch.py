@@ -12,16 +12,18 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from sgnb.errors import AuthFailed, EngineStartError, SgnbError
 from sgnb.liveness import process_start_time
-from sgnb.messages import EngineRecord, EngineSpec, ErrorInfo
+from sgnb.messages import EngineRecord, EngineSpec, ErrorInfo, SchedulerProgress
 
 LOG_BYTES = 1 << 20
 """The log is cut to its newest half beyond this."""
+_PROGRESS_SECONDS = 0.05
 log = logging.getLogger("sgnb.engine")
 _loaded = time.monotonic()
 
@@ -116,3 +118,18 @@ def describe_end(returncode: int) -> str:
         name = "unknown"
     words = f"was killed (signal {-returncode}, {name})"
     return words + "; often this means that the machine ran out of memory" if returncode == -9 else words
+
+
+def throttled(send: Callable[[SchedulerProgress], None]) -> Callable[[str, int, int], None]:
+    """Start steps as messages, some twenty a second; first and last of each always."""
+    last: tuple[str, float] = ("", 0.0)
+
+    def progress(step: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if step == last[0] and done < total and now - last[1] < _PROGRESS_SECONDS:
+            return
+        last = (step, now)
+        send(SchedulerProgress(step=step, done=done, total=total))
+
+    return progress

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
@@ -23,9 +24,12 @@ from sgnb.engine.launch import (
     read_token,
     remove_folder,
     set_up_process,
+    throttled,
     to_info,
 )
-from sgnb.engine.model_executor.model_runner import create_runner
+from sgnb.engine.model_executor.drivers import Driver, make_driver
+from sgnb.engine.model_executor.model_runner import Progress, create_runner
+from sgnb.engine.model_executor.process_driver import ProcessDriver
 from sgnb.engine.model_store import ModelPath, resolve
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.engine.scheduler.telemetry import Telemetry
@@ -35,14 +39,12 @@ from sgnb.messages import (
     SchedulerFailed,
     SchedulerInput,
     SchedulerOutput,
-    SchedulerProgress,
     SchedulerReady,
     Stop,
 )
 from sgnb.transport import Link, Publisher, Zap, ZmqLink, encode
 
 log = logging.getLogger("sgnb.engine")
-_PROGRESS_SECONDS = 0.05
 _PARENT_SECONDS = 1.2
 """How long the tokenizer process may take to end after their owner before it is killed: it may be stopped."""
 
@@ -79,28 +81,41 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
         _outlive_parent(folder, spec, parent)
         return
     model = _resolve(spec)
-    runner = create_runner(spec.args, model, _throttled(send))
-    if runner.notice:
-        log.warning("%s", runner.notice)
+    driver = _open_driver(folder, spec, model, throttled(send), owner)
+    if driver.notice:
+        log.warning("%s", driver.notice)
     telemetry = Telemetry()
-    scheduler = Scheduler(spec.args, runner, send, telemetry.emit)
+    scheduler = Scheduler(spec.args, driver, send, telemetry.emit)
     scheduler.history = lambda start: (telemetry.last_seq, telemetry.history(start))
     beat = Beat(lambda: publisher.send(encode(telemetry.take_frame(spec.incarnation, time.time()))))
     send(
         SchedulerReady(
-            vocab_size=runner.vocab_size,
-            context_length=runner.context_length,
-            max_total_tokens=runner.max_total_tokens,
-            dtype=runner.dtype,
-            device=runner.device,
-            attention_backend=runner.attention_backend,
+            vocab_size=driver.vocab_size,
+            context_length=driver.context_length,
+            max_total_tokens=driver.max_total_tokens,
+            dtype=driver.dtype,
+            device=driver.device,
+            attention_backend=driver.attention_backend,
         )
     )
     try:
         if loop(scheduler, telemetry, beat, link, owner) == "owner ended":
             _outlive_parent(folder, spec, parent)
     finally:
-        runner.close()
+        driver.close()
+
+
+def _open_driver(
+    folder: Path, spec: EngineSpec, model: ModelPath, progress: Progress, owner: int | None
+) -> Driver:
+    """Load the model behind the driver that the arguments name."""
+    if spec.args.runner_driver == "process":
+        return ProcessDriver(spec.args, model, progress, folder=folder, alive=lambda: not _ended(owner))
+    return make_driver(spec.args, create_runner(spec.args, model, progress))
+
+
+def _ended(pidfd: int | None) -> bool:
+    return pidfd is not None and bool(select.select([pidfd], [], [], 0)[0])
 
 
 class Beat:
@@ -128,6 +143,24 @@ def loop(scheduler: Scheduler, telemetry: Telemetry, beat: Beat, link: Link, own
     poller.register(link.pollable, zmq.POLLIN)
     if owner is not None:
         poller.register(owner, zmq.POLLIN)
+    stop: list[str] = []
+
+    def take_input() -> None:
+        while (frame := link.recv()) is not None:
+            message = decoder.decode(frame)
+            if isinstance(message, Stop):
+                stop.append(message.reason)
+            else:
+                scheduler.receive(message)
+
+    def attend() -> None:
+        """A step takes its time: the scheduler answers meanwhile."""
+        take_input()
+        scheduler.attend()
+        if telemetry.pending or beat.wait <= 0:
+            beat.send()
+
+    scheduler.driver.while_waiting = attend
     while True:
         scheduler.heartbeat()
         if telemetry.pending or beat.wait <= 0:
@@ -136,11 +169,9 @@ def loop(scheduler: Scheduler, telemetry: Telemetry, beat: Beat, link: Link, own
         ready = dict(poller.poll(wait))
         if owner in ready:
             return "owner ended"
-        while (frame := link.recv()) is not None:
-            message = decoder.decode(frame)
-            if isinstance(message, Stop):
-                return message.reason
-            scheduler.receive(message)
+        take_input()
+        if stop:
+            return stop[0]
         if not scheduler.idle:
             scheduler.step()
 
@@ -149,20 +180,6 @@ def _resolve(spec: EngineSpec) -> ModelPath:
     if spec.args.runner == "stub":
         return ModelPath(name="stub", path=Path(), kind="gguf")
     return resolve(spec.args.model)
-
-
-def _throttled(send: Callable[[SchedulerOutput], None]) -> Callable[[str, int, int], None]:
-    last: tuple[str, float] = ("", 0.0)
-
-    def progress(step: str, done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if step == last[0] and done < total and now - last[1] < _PROGRESS_SECONDS:
-            return
-        last = (step, now)
-        send(SchedulerProgress(step=step, done=done, total=total))
-
-    return progress
 
 
 def _outlive_parent(folder: Path, spec: EngineSpec, parent: int) -> None:

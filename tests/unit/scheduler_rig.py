@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sgnb.config import EngineArgs
+from sgnb.engine.model_executor.drivers import Driver
 from sgnb.engine.model_executor.stub_runner import STUB_EOS, STUB_VOCAB, StubRunner
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.messages import (
@@ -97,7 +98,9 @@ class HookedRunner(StubRunner):
 class Rig:
     """One scheduler. Ids of sessions and requests are numbers; prompts are bytes or ids."""
 
-    def __init__(self, *, table: list[bytes] | None = BYTES, **args: Any) -> None:
+    def __init__(
+        self, *, table: list[bytes] | None = BYTES, driver: Driver | None = None, **args: Any
+    ) -> None:
         args = {"max_total_tokens": 4096, "context_length": 1024, "max_running_requests": 16, **args}
         self.args = EngineArgs.make(runner="stub", **args)
         self.runner = HookedRunner(self.args)
@@ -108,7 +111,7 @@ class Rig:
         self.detail: list[Any] = []
         """Step, radix and slot events."""
         self.replies: list[SchedulerReply] = []
-        self.scheduler = Scheduler(self.args, self.runner, self._send, self._publish)
+        self.scheduler = Scheduler(self.args, driver or self.runner, self._send, self._publish)
         if table is not None:
             self.scheduler.receive(TokenTable(table=table))
 

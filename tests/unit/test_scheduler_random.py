@@ -92,6 +92,7 @@ class Load:
                 self.force_retraction()
             rig.step()
         rig.drain()
+        rig.scheduler.driver.close()
         for asked in self.asked.values():
             self.compare(asked, rig.told[asked.rid])
 
@@ -136,6 +137,7 @@ class Load:
             "schedule_policy": rng.choice(POLICY_NAMES),
             "decode_quantum": rng.choice([0, 1, 4]),
             "enable_mixed_chunk": rng.random() < 0.5,
+            "enable_overlap": rng.random() < 0.5,
             "disable_radix_cache": rng.random() < 0.2,
             "radix_eviction_policy": rng.choice(EVICTIONS),
             "allocator_order": rng.choice(["lifo", "lowest"]),
@@ -195,6 +197,8 @@ EVICTIONS = ["lru", "lfu", "slru", "fifo", "priority"]
     eviction=st.sampled_from(EVICTIONS),
     order=st.sampled_from(["lifo", "lowest"]),
     interval=st.sampled_from([1, 3]),
+    overlap=st.booleans(),
+    driver=st.sampled_from(["inline", "inline", "thread"]),
 )
 def test_every_request_says_what_it_says_alone(
     seed,
@@ -210,6 +214,8 @@ def test_every_request_says_what_it_says_alone(
     eviction,
     order,
     interval,
+    overlap,
+    driver,
 ):
     load = Load(
         seed,
@@ -224,6 +230,8 @@ def test_every_request_says_what_it_says_alone(
         radix_eviction_policy=eviction,
         allocator_order=order,
         prefill_decode_interval=interval,
+        enable_overlap=overlap,
+        runner_driver=driver,
     )
     load.run(requests=14, retract_every=retract)
 
@@ -265,6 +273,8 @@ def test_every_request_says_what_it_says_alone_long(seed):
         schedule_conservativeness=rng.choice([0.01, 1.0]),
         decode_quantum=rng.choice([0, 0, 1, 5]),
         enable_mixed_chunk=rng.random() < 0.5,
+        enable_overlap=rng.random() < 0.7,
+        runner_driver=rng.choice(["inline", "thread"]),
         radix_eviction_policy=rng.choice(EVICTIONS),
     )
     load.run(requests=400, retract_every=rng.choice([0, 2, 3, 7]))

@@ -90,15 +90,16 @@ class ReqKV:
         del self.slots[keep:]
 
     def store(self, ids: IntArray) -> None:
-        """Insert all computed tokens (``ids``, as many as slots) and hold them through the tree from now on."""
-        assert self.node is not None and len(ids) == len(self.slots), "store needs one id a slot"
-        result = self._cache.insert(ids, self.slots, self.extra_key)
+        """Insert computed tokens (``ids``; slots beyond them belong to a step in flight) and hold them through the tree from
+        now on."""
+        assert self.node is not None and len(ids) <= len(self.slots), "store needs one slot an id"
+        result = self._cache.insert(ids, self.slots[: len(ids)], self.extra_key)
         if not result.stored:
             return
         if result.existing > self.tree_len:
             theirs = self._cache.match_prefix(ids, self.extra_key, renew=False).slots
             self._allocator.free(self.slots[self.tree_len : result.existing])
-            self.slots = theirs.tolist()
+            self.slots[: len(theirs)] = theirs.tolist()
             self.table_stale = True
         self._cache.lock(result.node)
         self._cache.unlock(self.node)

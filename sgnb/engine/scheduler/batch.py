@@ -30,6 +30,7 @@ class ScheduleBatch:
     prefix_locs: list[list[int] | None] = field(default_factory=list)
     prompts: int = 0
     """The first rows, which compute prompts; the others draw one token after their last one."""
+    stints: list[int] = field(default_factory=list)
 
     @classmethod
     def prepare_for_extend(
@@ -55,7 +56,7 @@ class ScheduleBatch:
             batch.reqs = [*reqs, *decoding]
             batch.extend_lens = [*extend_lens, *[1] * len(decoding)]
             batch.prefix_lens = [*prefix_lens, *[len(req.kv.slots) for req in decoding]]
-            batch.input_ids += [req.output_ids[-1] for req in decoding]
+            batch.input_ids += [req.next_input() for req in decoding]
             batch.sample += [True] * len(decoding)
         batch._alloc(cache, allocator)
         return batch
@@ -64,10 +65,10 @@ class ScheduleBatch:
     def prepare_for_decode(
         cls, reqs: list[Req], cache: RadixCache, allocator: BaseAllocator
     ) -> ScheduleBatch:
-        """One token a row: the last one drawn."""
+        """One token a row: the last one drawn, or being drawn."""
         count = len(reqs)
         prefix_lens = [len(req.kv.slots) for req in reqs]
-        input_ids = [req.output_ids[-1] for req in reqs]
+        input_ids = [req.next_input() for req in reqs]
         batch = cls("decode", reqs, [1] * count, prefix_lens, input_ids, [], [True] * count)
         batch._alloc(cache, allocator)
         return batch
@@ -85,6 +86,22 @@ class ScheduleBatch:
             req.kv.grow(self.out_cache_loc[at : at + count])
             at += count
 
+    def take_off(self) -> None:
+        """The record is handed over: from now on its rows draw tokens that nobody knows yet."""
+        self.stints = [req.stint for req in self.reqs]
+        for req, draws in zip(self.reqs, self.sample, strict=True):
+            req.pending += draws
+
+    def lives(self, row: int) -> bool:
+        """False once the request of a row has ended or given its row up: the result is nobody's."""
+        req = self.reqs[row]
+        return not req.finished and req.stint == self.stints[row]
+
+    @property
+    def wasted(self) -> int:
+        """Rows whose result is nobody's."""
+        return sum(not self.lives(row) for row in range(len(self.reqs)))
+
     def get_model_worker_batch(self, step: int) -> ModelWorkerBatch:
         """The frozen record: plain ints and lists, nothing shared with requests."""
         reqs = self.reqs
@@ -101,7 +118,7 @@ class ScheduleBatch:
             sample=self.sample,
             params=[req.params for req in reqs],
             seeds=[req.seed for req in reqs],
-            positions_drawn=[len(req.output_ids) for req in reqs],
+            positions_drawn=[req.drawn for req in reqs],
             banned=[req.banned_now() for req in reqs],
             drawn_ids=[req.output_ids.copy() if req.params.penalised else None for req in reqs]
             if any(req.params.penalised for req in reqs)

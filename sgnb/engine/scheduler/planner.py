@@ -30,12 +30,25 @@ class Planner:
         self._prefills = 0
         """Prefill steps since the last one in which streams drew."""
 
+    def needs_results(self) -> bool:
+        """True if the next step cannot be planned before the results of the one in flight are known: scores are to come, a
+        row depends on the very token that is being drawn, or slots are so short that an end would spare a retraction."""
+        scheduler = self._scheduler
+        if any(isinstance(flight.batch, ScoreBatch) for flight in scheduler.flights):
+            return True
+        running = scheduler.running_batch
+        if any(req.pending and req.needs_output for req in running):
+            return True
+        return scheduler.holdable < len(running)
+
     def get_next_batch_to_run(self) -> Batch | None:
         """Selects first, then prefill, if any can be admitted; else decode. Running streams get their turn after every
         ``prefill_decode_interval`` others."""
         scheduler = self._scheduler
         if scheduler.running_batch and self._prefills >= scheduler.args.prefill_decode_interval:
-            return self._update_running_batch()
+            decode = self._update_running_batch()
+            if decode is not None:
+                return decode
         batch: Batch | None = None
         if not scheduler.scoring:
             batch = self._get_new_batch_prefill()
@@ -90,6 +103,8 @@ class Planner:
             scheduler.ratio.value,
             scheduler.admissible,
         )
+        for flight in scheduler.flights:
+            adder.lead(flight.prompts())
         if scheduler.chunked_req is not None:
             adder.add_chunked(scheduler.chunked_req)
         self._try_queue(adder)
@@ -103,11 +118,8 @@ class Planner:
         if not adder.reqs:
             return None
         scheduler.recorder.for_rid = adder.reqs[0].rid
-        mixed = (
-            scheduler.running_batch
-            if scheduler.args.enable_mixed_chunk and adder.room >= len(scheduler.running_batch)
-            else None
-        )
+        decoding = self._ready_to_draw()
+        mixed = decoding if scheduler.args.enable_mixed_chunk and adder.room >= len(decoding) else None
         return ScheduleBatch.prepare_for_extend(
             adder.reqs, adder.extend_lens, scheduler.cache, scheduler.allocator, mixed
         )
@@ -170,10 +182,10 @@ class Planner:
             scheduler.event(req, "admitted")
 
     def _update_running_batch(self) -> ScheduleBatch | None:
-        """All running requests draw one token each; some are retracted first if slots are short."""
+        """All running requests that may draw one token each; some are retracted first if slots are short."""
         scheduler = self._scheduler
         self._prefills = 0
-        if not scheduler.running_batch:
+        if not self._ready_to_draw():
             return None
         if scheduler.holdable < len(scheduler.running_batch):
             chunked = [scheduler.chunked_req] if scheduler.chunked_req is not None else []
@@ -187,9 +199,15 @@ class Planner:
         else:
             scheduler.ratio.decay()
         scheduler.recorder.for_rid = scheduler.running_batch[0].rid
-        return ScheduleBatch.prepare_for_decode(
-            scheduler.running_batch.copy(), scheduler.cache, scheduler.allocator
-        )
+        ready = self._ready_to_draw()
+        if not ready:
+            return None
+        return ScheduleBatch.prepare_for_decode(ready, scheduler.cache, scheduler.allocator)
+
+    def _ready_to_draw(self) -> list[Req]:
+        """Running requests that may draw one more; with a step in flight that may end them by length, not all."""
+        scheduler = self._scheduler
+        return [req for req in scheduler.running_batch if req.can_draw(scheduler.max_len)]
 
     def suspend(self, req: Req, reason: str) -> None:
         """Take row and lock from a request and queue it again. Its KV goes to the cache, where it is found again unless

@@ -120,6 +120,12 @@ class PrefillAdder:
             self.new_chunked = req
             self._reserved += rest - count
 
+    def lead(self, reqs: list[Req]) -> None:
+        """Requests whose prompts are being computed now: what they share is in the cache after that."""
+        for req in reqs:
+            if len(req.prompt) > MIN_SHARED:
+                self._leaders.setdefault((req.kv.extra_key, _opening(req.prompt)), []).append(req)
+
     def leader_of(self, req: Req) -> Req | None:
         """The request in prefill whose prefix is worth waiting for."""
         if self._cache.disabled or not self._leaders:
@@ -175,8 +181,7 @@ class PrefillAdder:
         return not self.reqs or extend <= self._input
 
     def _take(self, req: Req, count: int) -> None:
-        if len(req.prompt) > MIN_SHARED:
-            self._leaders.setdefault((req.kv.extra_key, _opening(req.prompt)), []).append(req)
+        self.lead([req])
         self.reqs.append(req)
         self.extend_lens.append(count)
         self._planned += count

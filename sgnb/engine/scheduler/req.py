@@ -27,7 +27,7 @@ from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.stop import StopHit, StopScanner
-from sgnb.messages import Finish, Match, SessionDecode, TokenLogprob
+from sgnb.messages import FROM_PREVIOUS, Finish, Match, SessionDecode, TokenLogprob
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.select import Selection
@@ -91,6 +91,10 @@ class Req:
         self.told_start = False
         self.row = -1
         """``req_pool_idx``: its row in the runner's table while it holds one."""
+        self.stint = 0
+        """Counts the rows it gave up: results of a step that was launched in an earlier stint are not its own any more."""
+        self.pending = 0
+        """Tokens that are being drawn by steps whose results are not known yet."""
         self.committed = 0
         """Tokens whose KV is computed by a step that was processed; what lies beyond never enters the tree."""
         self.cached_tokens = 0
@@ -140,6 +144,11 @@ class Req:
         return (len(self.prompt) - 1) // page * page
 
     @property
+    def drawn(self) -> int:
+        """Output tokens, those that are being drawn included."""
+        return len(self.output_ids) + self.pending
+
+    @property
     def remaining(self) -> int:
         """Output tokens it may still draw."""
         return self.params.max_new_tokens - len(self.output_ids)
@@ -148,6 +157,19 @@ class Req:
     def finished(self) -> bool:
         """True once ``finish`` was called."""
         return self.state is ReqState.FINISHED
+
+    def can_draw(self, max_len: int) -> bool:
+        """True if it may draw one more token than are drawn and being drawn; ``max_len`` as in ``accept``."""
+        return self.remaining > self.pending and self.total_len + self.pending < max_len
+
+    @property
+    def needs_output(self) -> bool:
+        """True if its next step depends on the value of each token before: none may be in the making when it is planned."""
+        return self.params.penalised
+
+    def next_input(self) -> int:
+        """The token whose KV the next step computes: the last one drawn, or a promise of it."""
+        return FROM_PREVIOUS if self.pending else self.output_ids[-1]
 
     def fill_ids(self) -> IntArray:
         """All tokens that must have KV before the next one is drawn: prompt, and output after a retraction."""
@@ -161,7 +183,7 @@ class Req:
 
     def banned_now(self) -> list[int]:
         """Ids that must not be drawn now: what would end it below ``min_new_tokens``."""
-        return self.banned_ids if len(self.output_ids) < self.params.min_new_tokens else _NONE
+        return self.banned_ids if self.drawn < self.params.min_new_tokens else _NONE
 
     def accept(
         self, token: int, logprob: TokenLogprob | None, table: Sequence[bytes], max_len: int

@@ -37,23 +37,20 @@ class ResultProcessor:
             self._process_batch_result(batch, result)
 
     def _process_batch_result(self, batch: ScheduleBatch, result: ModelWorkerOutput) -> None:
-        """Commit KV, take drawn tokens, end what ends. Rows finished meanwhile (aborts) draw nothing."""
+        """Commit KV, take drawn tokens, end what ends. Rows whose request ended or was retracted meanwhile are wasted."""
         scheduler = self._scheduler
         bad = frozenset(result.bad_rows)
         drawn = 0
         for row, req in enumerate(batch.reqs):
-            if req.finished:
+            if not batch.lives(row):
                 continue
+            req.pending -= batch.sample[row]
             req.last_step = result.step
             if row in bad:
-                self.fail(
-                    req,
-                    "non_finite",
-                    f"non-finite logits at step {result.step}",
-                    _NON_FINITE,
-                )
+                self.fail(req, "non_finite", f"non-finite logits at step {result.step}", _NON_FINITE)
                 continue
-            req.committed = len(req.kv.slots)
+            # not all of its slots: the step behind this one may have taken some already
+            req.committed = batch.prefix_lens[row] + batch.extend_lens[row]
             if row < batch.prompts:
                 scheduler.recorder.for_rid = req.rid
                 req.kv.store(req.fill_ids()[: req.committed])
@@ -61,8 +58,6 @@ class ResultProcessor:
                     if not req.draws and req.committed == req.prefill_len:
                         self._prefilled(req)
                     continue
-                req.state = ReqState.RUNNING
-                scheduler.running_batch.append(req)
             self._take_token(req, result.next_token_ids[row], result, row)
             drawn += 1
         scheduler.meter.note_generated(drawn)
@@ -80,7 +75,7 @@ class ResultProcessor:
         scheduler = self._scheduler
         for req in batch.process(result):
             self.fail(req, "non_finite", f"non-finite logits at step {result.step}", _NON_FINITE)
-        for req in batch.reqs:
+        for req in {row.req: None for at, row in enumerate(batch.rows) if batch.lives(at)}:
             if req.finished or req.selected.open_jobs():
                 continue
             choice = req.selected.decide()
@@ -103,6 +98,15 @@ class ResultProcessor:
         reason = req.accept(token, result.logprobs[row], scheduler.table, scheduler.max_len)
         if reason is not None:
             self.finish(req, reason)
+
+    def take_off(self, batch: ScheduleBatch | ScoreBatch) -> None:
+        """A batch was launched: prompts that it completes run from now on, so that the next step may count on them."""
+        batch.take_off()
+        if isinstance(batch, ScheduleBatch):
+            for req, draws in zip(batch.reqs[: batch.prompts], batch.sample, strict=False):
+                if draws:
+                    req.state = ReqState.RUNNING
+                    self._scheduler.running_batch.append(req)
 
     def finish(self, req: Req, reason: Finish) -> None:
         """End a request in whatever state it is: slots back now, its session moved on, its one last output made."""

@@ -7,8 +7,13 @@ scheduler process, whose loop calls ``step`` while there is work and blocks on i
 
 One ``step`` is one pass of the event loop::
 
-    recv_requests → get_next_batch_to_run → run_batch → recv_requests → process_batch_result → send
-                    prefill if any can be admitted, else decode          an abort that came during the run wins
+    recv_requests → get_next_batch_to_run → launch → collect → recv_requests → process → send
+                    prefill if any can be admitted,            an abort that came during the run wins
+                    else decode
+
+With ``enable_overlap`` a pass launches step N + 1 before it collects step N: the runner computes while the scheduler
+processes N and plans N + 2. What a row draws is then a promise (``Req.pending``) until its step lands, one pass later; a
+row whose request ends meanwhile is computed once in vain. Whatever must act on known tokens calls ``settle`` first.
 
 ``waiting_queue`` holds requests without slots, ``chunked_req`` at most one whose prompt is half computed, ``scoring``
 selects that score their options, ``running_batch`` those that decode. Only the latter three hold locks and rows of the
@@ -20,15 +25,17 @@ loop. A fault of one request (bad logits, too long) ends that request; only a br
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from sgnb.config import EngineArgs
 from sgnb.engine.mem_cache.allocator import TokenAllocator
 from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.model_executor.drivers import Driver, Runner, make_driver
 from sgnb.engine.scheduler.books import Books
+from sgnb.engine.scheduler.flight import Flight
 from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
 from sgnb.engine.scheduler.output import OutputBuilder
@@ -40,12 +47,10 @@ from sgnb.engine.scheduler.results import ResultProcessor
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.step_events import StepRecorder
 from sgnb.engine.scheduler.telemetry import Meter, steady_clock
-from sgnb.errors import LimitError
+from sgnb.errors import EngineDied, LimitError
 from sgnb.messages import (
     EngineStats,
     Finish,
-    ModelWorkerBatch,
-    ModelWorkerOutput,
     Numbered,
     RequestEvent,
     SchedulerInput,
@@ -56,25 +61,16 @@ from sgnb.messages import (
 log = logging.getLogger(__name__)
 
 
-class Runner(Protocol):
-    """What the scheduler needs of a model runner."""
-
-    vocab_size: int
-    context_length: int
-    max_total_tokens: int
-    max_running: int
-
-    def forward(self, batch: ModelWorkerBatch, /) -> ModelWorkerOutput:
-        """Compute one batch; rows in its order."""
-
-
 class Scheduler:
-    """See the module. ``send`` takes outputs for the tokenizer process, ``publish`` telemetry events."""
+    """See the module. ``send`` takes outputs for the tokenizer process, ``publish`` telemetry events.
+
+    ``runner``: a driver, or a runner of this process, which gets the driver that ``args`` names.
+    """
 
     def __init__(
         self,
         args: EngineArgs,
-        runner: Runner,
+        runner: Runner | Driver,
         send: Callable[[SchedulerOutput], None],
         publish: Callable[[TelemetryEvent], None],
         clock: Callable[[], float] | None = None,
@@ -86,7 +82,11 @@ class Scheduler:
             )
         self.args = args
         """Live knobs are changed here, by ``knobs``."""
-        self.runner = runner
+        self.driver = runner if isinstance(runner, Driver) else make_driver(args, runner)
+        self.runner = self.driver
+        self.flights: deque[Flight] = deque()
+        """Steps that were launched and whose results are not taken yet: with overlap one, between two passes."""
+        self._landing = False
         self.clock = clock or steady_clock()
         self.allocator = TokenAllocator(runner.max_total_tokens, args.allocator_order)
         self.cache = RadixCache(self.allocator, args.disable_radix_cache, args.radix_eviction_policy)
@@ -137,45 +137,98 @@ class Scheduler:
         if not self.paused or self.steps_allowed:
             self.steps_allowed = max(0, self.steps_allowed - 1)
             self._run_next()
+        else:
+            self.settle()
         self.cache.trim(self.args.radix_cache_size)
         self.recorder.flush_slots(self.meter.forward_steps)
         self.outputs.flush()
         self.heartbeat()
         if not self.reqs and not self._inbox:
             self.books.on_idle()
+        if self.idle:
+            self.recorder.rest()
         return not self.idle
 
     def _run_next(self) -> None:
+        """Plan and launch a batch; then take the results of all before it (with overlap), or of all (without)."""
+        if self.flights and self.planner.needs_results():
+            self.settle()
+        batch = self._plan()
+        if batch is None:
+            if self.reqs:
+                raise IntegrityError(
+                    f"{len(self.waiting_queue)} requests wait and nothing can run, "
+                    f"with {self.holdable} slots to be had"
+                )
+            return
+        self._launch(batch)
+        behind = 1 if self.args.enable_overlap and not self.paused else 0
+        while len(self.flights) > behind:
+            self._land()
+
+    def _plan(self) -> Batch | None:
+        """The next batch; where there is none, what could make one possible is tried in turn."""
         self.recorder.begin()
         batch = self.planner.get_next_batch_to_run()
+        if batch is None and self.flights:
+            self.settle()
+            self.recorder.begin()
+            batch = self.planner.get_next_batch_to_run()
         if batch is None and self.reqs and self.cache.unpin_all():
             log.warning("pinned prefixes are given up: a request needs their slots")
             batch = self.planner.get_next_batch_to_run()
-        if batch is not None:
-            self._run_batch(batch)
-        elif self.reqs:
-            raise IntegrityError(
-                f"{len(self.waiting_queue)} requests wait and nothing can run, with {self.holdable} slots to be had"
-            )
+        return batch
 
-    def _run_batch(self, batch: Batch) -> None:
-        """Run a batch and process its result; a runner that fails takes this batch's requests with it, not the engine."""
+    def _launch(self, batch: Batch) -> None:
+        """Hand a batch to the runner."""
         self.meter.forward_steps += 1
         self.was_busy = True
+        step = self.meter.forward_steps
         figures = (len(self.running_batch), len(self.waiting_queue), self.ratio.value)
-        self.recorder.scheduled(batch, figures)
+        draft = self.recorder.scheduled(batch, figures, self.flights[-1].step if self.flights else 0)
+        record = batch.get_model_worker_batch(step)
+        self.results.take_off(batch)
+        self.flights.append(Flight(batch, step, draft))
+        self.driver.launch(record)
+
+    def _land(self) -> None:
+        """Wait for the oldest step in flight and process its result. A step that fails takes its requests with it; a runner
+        that is gone (EngineDied) takes the engine."""
+        self._landing = True
         try:
-            result = self.runner.forward(batch.get_model_worker_batch(self.meter.forward_steps))
+            ran = self.driver.collect()
+        except EngineDied:
+            raise
         except Exception as error:
-            log.exception("step %d failed", self.meter.forward_steps)
-            for req in batch.reqs:
-                self.results.fail(req, "runner", f"step {self.meter.forward_steps} failed: {error!r}")
+            flight = self.flights.popleft()
+            log.exception("step %d failed", flight.step)
+            for req in flight.live_reqs():
+                self.results.fail(req, "runner", f"step {flight.step} failed: {error!r}")
             return
+        finally:
+            self._landing = False
+        flight = self.flights.popleft()
+        began = time.perf_counter()
         self.recorder.computed()
         self._recv_requests()
-        wasted = sum(req.finished for req in batch.reqs)
-        self.results.process(batch, result)
-        self.recorder.processed(result, wasted)
+        wasted = flight.batch.wasted
+        self.results.process(flight.batch, ran.output)
+        self.recorder.processed(flight.draft, ran, time.perf_counter() - began, wasted)
+
+    def settle(self) -> None:
+        """Take the results of all that is in flight: requests, tree and slots are then as the runner has them."""
+        if self._landing:
+            raise LimitError(
+                "a step is being computed and its result must be known first", hint="Ask again after it."
+            )
+        while self.flights:
+            self._land()
+
+    def attend(self) -> None:
+        """Handle what came in while a step is being computed, and answer it; the driver calls this while it waits."""
+        self._recv_requests()
+        self.outputs.flush()
+        self.heartbeat()
 
     def _recv_requests(self) -> None:
         while self._inbox:
@@ -183,9 +236,9 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Nothing is to be received, and nothing runs or waits, or the scheduler is paused."""
+        """Nothing is to be received, nothing is in flight, and nothing runs or waits, or the scheduler is paused."""
         resting = not self.reqs or (self.paused and not self.steps_allowed)
-        return resting and not self._inbox
+        return resting and not self._inbox and not self.flights
 
     def heartbeat(self) -> None:
         """Publish ``EngineStats`` if a heartbeat is due; the process loop calls this while it blocks."""
@@ -226,6 +279,8 @@ class Scheduler:
         if req.row >= 0:
             self.free_rows.append(req.row)
             req.row = -1
+            req.stint += 1
+            req.pending = 0
 
     def stats(self) -> EngineStats:
         """The figures of this moment."""

@@ -118,6 +118,7 @@ class ScoreBatch:
         self.rows = rows
         self.table_rows = table_rows
         self.reqs = list(dict.fromkeys(row.req for row in rows))
+        self.stints: list[int] = []
 
     @classmethod
     def prepare(
@@ -157,6 +158,20 @@ class ScoreBatch:
             made.req.kv.side += made.slots
         return cls(rows, len(rows))
 
+    def take_off(self) -> None:
+        """The record is handed over."""
+        self.stints = [row.req.stint for row in self.rows]
+
+    def lives(self, at: int) -> bool:
+        """False once the request of a row has ended or given its rows up: the result is nobody's."""
+        req = self.rows[at].req
+        return not req.finished and req.stint == self.stints[at]
+
+    @property
+    def wasted(self) -> int:
+        """Rows whose result is nobody's."""
+        return sum(not self.lives(at) for at in range(len(self.rows)))
+
     def get_model_worker_batch(self, step: int) -> ModelWorkerBatch:
         """The frozen record: every row is told its whole table, since rows are borrowed."""
         rows, count = self.rows, len(self.rows)
@@ -183,8 +198,8 @@ class ScoreBatch:
         failed = []
         for at, row in enumerate(self.rows):
             req = row.req
-            if req.finished:
-                continue  # aborted meanwhile: its slots are back already
+            if not self.lives(at) or req.finished:
+                continue  # aborted or retracted meanwhile: its slots are back already
             req.last_step = result.step
             scores = result.scores[at]
             if scores is None:

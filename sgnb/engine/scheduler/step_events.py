@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +17,10 @@ import numpy as np
 from sgnb.engine.mem_cache.allocator import TokenAllocator
 from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
+from sgnb.engine.model_executor.drivers import Ran
 from sgnb.engine.scheduler.batch import ScheduleBatch
 from sgnb.messages import (
     KVDelta,
-    ModelWorkerOutput,
     RadixEvent,
     SlotRun,
     StepEvent,
@@ -32,6 +33,14 @@ if TYPE_CHECKING:
     from sgnb.engine.scheduler.select import ScoreBatch
 
 _NEXT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is known of a step before it is computed; ``began``: when its planning began."""
+
+    known: dict[str, Any]
+    began: float
 
 
 class StepRecorder:
@@ -53,8 +62,9 @@ class StepRecorder:
         self._allocator = allocator
         self._notes: list[StepNote] = []
         self._runs: list[SlotRun] = []
-        self._draft: dict[str, Any] = {}
-        self._marks = [0.0] * 3
+        self._began = 0.0
+        self._last_end = 0.0
+        """When the runner had computed the last step; 0: it rests, and nobody waits."""
         cache.on_change = self._tree_changed
         allocator.on_free = self._freed
 
@@ -63,7 +73,11 @@ class StepRecorder:
     def begin(self) -> None:
         """A pass begins."""
         self.between = False
-        self._marks[0] = time.perf_counter()
+        self._began = time.perf_counter()
+
+    def rest(self) -> None:
+        """There is no work: what time passes until the next step is nobody's loss."""
+        self._last_end = 0.0
 
     def note(
         self, rid: str, what: str, reason: str, unit: str = "", needs: int = 0, has: int = 0, leader: str = ""
@@ -80,8 +94,10 @@ class StepRecorder:
         )
         self._notes.append(note)
 
-    def scheduled(self, batch: ScheduleBatch | ScoreBatch, figures: tuple[int, int, float]) -> None:
-        """The batch is made. ``figures``: running, queued, new-token ratio."""
+    def scheduled(
+        self, batch: ScheduleBatch | ScoreBatch, figures: tuple[int, int, float], under: int
+    ) -> Draft:
+        """The batch is made. ``figures``: running, queued, new-token ratio; ``under``: the step in flight, or 0."""
         if isinstance(batch, ScheduleBatch):
             mode, rows = batch.forward_mode, self._rows(batch)
         else:
@@ -92,7 +108,8 @@ class StepRecorder:
             ]
             for row in batch.rows:
                 self._add_runs(row.req.rid, row.slots)
-        self._draft = {
+        notes, self._notes = self._notes, []
+        known = {
             "time": self._clock(),
             "mode": mode,
             "rows": rows,
@@ -101,8 +118,11 @@ class StepRecorder:
             "running": figures[0],
             "queued": figures[1],
             "new_token_ratio": figures[2],
+            "notes": notes,
+            "schedule_under": under,
+            "schedule_seconds": time.perf_counter() - self._began,
         }
-        self._marks[1] = time.perf_counter()
+        return Draft(known, self._began)
 
     def _rows(self, batch: ScheduleBatch) -> list[StepRow]:
         rows, at = [], 0
@@ -117,24 +137,21 @@ class StepRecorder:
     def computed(self) -> None:
         """The runner has answered."""
         self.between = True
-        self._marks[2] = time.perf_counter()
 
-    def processed(self, result: ModelWorkerOutput, wasted: int) -> None:
+    def processed(self, draft: Draft, ran: Ran, process_seconds: float, wasted: int) -> None:
         """The results are taken: the step's event is complete."""
         self.between = False
-        scheduled = self._marks[1] - self._marks[0]
-        processing = time.perf_counter() - self._marks[2]
-        notes, self._notes = self._notes, []
+        since = self._last_end or draft.began
+        self._last_end = ran.ended
+        result = ran.output
         self._publish(
             StepEvent(
-                **self._draft,
+                **draft.known,
                 step=result.step,
-                notes=notes,
-                schedule_seconds=scheduled,
                 forward_seconds=result.forward_seconds,
                 sample_seconds=result.sample_seconds,
-                process_seconds=processing,
-                exposed_host_seconds=scheduled + processing,
+                process_seconds=process_seconds,
+                exposed_host_seconds=max(0.0, ran.began - since),
                 drawn=sum(token >= 0 for token in result.next_token_ids),
                 bad_rows=len(result.bad_rows),
                 wasted_rows=wasted,
