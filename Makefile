@@ -17,15 +17,16 @@ MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
 BUDGET_unit := 300
-BUDGET_engine := 1200
+BUDGET_engine := 960
 BUDGET_kernel := 600
 BUDGET_notebooks := 240
 BUDGET_browser := 360
+BUDGET_peer := 240
 BUDGET_soak := 7200
-SUITES := unit engine kernel notebooks browser
+SUITES := unit engine peer kernel notebooks browser
 PYTEST := $(PY) -m pytest -q --durations=20 --durations-min=0.5
 
-.PHONY: help setup model demo lab test soak check bench clean chromium $(SUITES:%=test-%) $(SUITES:%=suite-%)
+.PHONY: help setup model peer demo lab test soak check bench clean chromium $(SUITES:%=test-%) $(SUITES:%=suite-%)
 
 help:
 	@echo "make setup      environment, side panel, model"
@@ -39,7 +40,7 @@ help:
 
 # ------------------------------------------------------------ set-up
 
-setup: $(STAMPS)/python $(STAMPS)/labextension model
+setup: $(STAMPS)/python $(STAMPS)/labextension model peer
 
 # torch first: its version is chosen here, and the package's own range is then already met.
 # The link goes before pip runs: pip removes an earlier install's files, and would do so through it.
@@ -63,6 +64,13 @@ $(STAMPS)/labextension: $(STAMPS)/python $(STAMPS)/npm $(LAB_SOURCES)
 
 model: $(STAMPS)/python
 	@$(BIN)/sgnb models pull $(MODEL)
+
+# SGLang's own front end and test programs, which tests/peer compares with; nothing of it is part of this project.
+peer: $(STAMPS)/peer
+
+$(STAMPS)/peer: $(STAMPS)/python tests/peer/get_sglang.py
+	$(PY) tests/peer/get_sglang.py .peer
+	@touch $@
 
 chromium:
 	@if ! command -v chromium >/dev/null && [ -z "$${SGNB_CHROMIUM:-}" ]; then \
@@ -95,7 +103,7 @@ $(SUITES:%=test-%): test-%: setup suite-%
 test-browser: chromium
 suite-browser: | chromium
 
-suite-unit suite-engine suite-kernel suite-browser: suite-%:
+suite-unit suite-engine suite-peer suite-kernel suite-browser: suite-%:
 	@echo "== $*"
 	@timeout --kill-after=20 $(BUDGET_$*) $(PYTEST) -m 'not soak' tests/$*
 
@@ -118,7 +126,7 @@ check: $(STAMPS)/python $(STAMPS)/npm
 	cd labextension && npm run --silent check
 
 clean:
-	rm -rf $(VENV) $(STAMPS) $(LABEXT) dist build *.egg-info test-results .import_linter_cache
+	rm -rf $(VENV) $(STAMPS) .peer $(LABEXT) dist build *.egg-info test-results .import_linter_cache
 	rm -rf labextension/node_modules labextension/lib labextension/tsconfig.tsbuildinfo
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.git/*' -prune -exec rm -rf {} +

@@ -108,7 +108,10 @@ def _by_gain(
         _mean([a - b for a, b in zip(_values(given), _values(alone), strict=False)])
         for given, alone in zip(inputs, unconditional, strict=True)
     ]
-    return _highest(gains), {"normalized_unconditional_prompt_logprobs": gains}
+    return _highest(gains), {
+        "unconditional_token_logprobs": unconditional,
+        "normalized_unconditional_prompt_logprobs": gains,
+    }
 
 
 token_length_normalized = ChoicesMethod("token_length_normalized", _by_mean)

@@ -300,6 +300,7 @@ class Core:
                 slot.logprobs += logprobs
                 if event.text:
                     slot.chunks.append(event.text)
+                    slot.marks.append((slot.tokens, len(slot.logprobs)))
 
     def _on_done(self, slot: Slot, event: Done) -> None:
         meta = meta_info(event.rid, event.finish, event.meta, slot.logprobs)

@@ -45,6 +45,24 @@ def meta_info(
     return out
 
 
+def meta_of_chunks(slot: Slot, begin: int, end: int) -> dict[str, Any]:
+    """The meta that goes with chunks ``begin`` to ``end`` of a stream: counts so far, log-probabilities of these alone.
+
+    With the last chunk comes the final meta (finish reason, times).
+    """
+    over = slot.settled and end == len(slot.chunks)
+    tokens, known = slot.marks[end - 1] if end <= len(slot.marks) else (slot.tokens, len(slot.logprobs))
+    if over:
+        tokens, known = slot.tokens, len(slot.logprobs)
+    out = {**(slot.meta if over else {}), "id": slot.rid, "completion_tokens": tokens}
+    if known:
+        rows = slot.logprobs[slot.marks[begin - 1][1] if begin else 0 : known]
+        out["output_token_logprobs"] = [(logprob, token, None) for token, logprob, *_ in rows]
+        out["output_top_logprobs"] = [list(row[2]) for row in rows]
+        out["output_token_logprobs_length"] = known
+    return out
+
+
 def as_sgnb(error: BaseException) -> SgnbError:
     """The error as one of ours (an exception of the program keeps its words)."""
     return error if isinstance(error, SgnbError) else SgnbError(f"{type(error).__name__}: {error}")

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from sgnb.errors import Cancelled, UnknownVariable
+from sgnb.errors import Cancelled, ProgramTypeError, UnknownVariable
 from sgnb.lang.position import internal, place_of, position_of, user_frame
 from sgnb.runtime.core import Core
+from sgnb.runtime.meta import meta_of_chunks
 from sgnb.runtime.scopes import join_pieces
 from sgnb.runtime.variables import Deferred, Failure, Samples, Slot, meta_of, read_value, resolved
 
@@ -89,9 +90,12 @@ class Reading:
         return join_pieces(self._pieces)
 
     def messages(self) -> list[dict[str, str]]:
-        """The finished turns as ``{"role", "content"}``, generations waited for; raises the state's error."""
+        """The finished turns as ``{"role", "content"}``, without blanks before the content, as SGLang gives them.
+
+        Generations are waited for; raises the state's error.
+        """
         self.settle()
-        return [{"role": role, "content": join_pieces(pieces)} for role, pieces in self._turns]
+        return [{"role": role, "content": join_pieces(pieces).lstrip()} for role, pieces in self._turns]
 
     def get_meta_info(self, name: str) -> Any:
         """A generation's meta (SGLang's names), waited for; empty for a variable that was not generated.
@@ -145,24 +149,36 @@ class Reading:
 
     # ------------------------------------------------------------ streaming
 
-    def text_iter(self, name: str | None = None) -> Iterator[str]:
+    def text_iter(self, var_name: str | None = None) -> Iterator[str]:
         """The text (or one variable's) piece by piece as it comes; every reader, early or late, sees all of it."""
-        if name is not None:
-            value = self.find(name)
-            if isinstance(value, Samples):
-                value = value.slots[0]
-            yield from self._slot_iter(value) if isinstance(value, Slot) else (str(read_value(value)),)
+        if var_name is not None:
+            for text, _ in self._variable_iter(var_name):
+                yield text
             return
         index = 0
         while self._more(index):
             piece = self._pieces[index]
             index += 1
             if isinstance(piece, Slot):
-                yield from self._slot_iter(piece)
+                for text, _, _ in self._slot_iter(piece):
+                    yield text
             else:
                 yield piece
         if self.failure is not None and not self.stopped:
             self.failure.throw()
+
+    def _variable_iter(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The text of one variable in pieces, each with its meta."""
+        value = self.find(name)
+        if isinstance(value, Samples):
+            value = value.slots[0]
+        if not isinstance(value, Slot):
+            yield str(read_value(value)), {}
+            return
+        for text, begin, end in self._slot_iter(value):
+            with value.core.lock:
+                meta = meta_of_chunks(value, begin, end)
+            yield text, meta
 
     def _more(self, index: int) -> bool:
         """Wait until piece ``index`` is there; False when none will come."""
@@ -171,25 +187,39 @@ class Reading:
             core.wait(lambda: len(self._pieces) > index or core.body_done)
         return len(self._pieces) > index
 
-    def _slot_iter(self, slot: Slot) -> Iterator[str]:
+    def _slot_iter(self, slot: Slot) -> Iterator[tuple[str, int, int]]:
+        """Pieces of text, each with the chunks it is made of."""
         slot.core.flush()
         shown = 0
         while True:
             slot.core.wait(lambda shown=shown: len(slot.chunks) > shown or slot.settled)  # type: ignore[misc]
             chunks = slot.chunks[shown:]
-            shown += len(chunks)
             if chunks:
-                yield "".join(chunks)
+                yield "".join(chunks), shown, shown + len(chunks)
+                shown += len(chunks)
             elif slot.settled:
                 break
         if slot.failure is not None:
             slot.failure.throw()
 
     async def text_async_iter(
-        self, name: str | None = None, return_meta_data: bool = False
+        self, var_name: str | None = None, return_meta_data: bool = False
     ) -> AsyncIterator[Any]:
-        """``text_iter`` for ``async for``; with ``return_meta_data`` of one variable gives ``(text, meta)`` pairs."""
-        pieces = self.text_iter(name)
+        """``text_iter`` for ``async for``; with ``return_meta_data`` gives ``(text, meta)`` pairs of the variable.
+
+        The meta counts so far; its log-probabilities are those of this piece.
+        """
+        if return_meta_data and var_name is None:
+            raise ProgramTypeError(
+                "text_async_iter(return_meta_data=True) needs the name of a variable.",
+                hint='Meta belongs to a generation: text_async_iter("answer", return_meta_data=True).',
+                position=position_of(place_of(user_frame())),
+            )
+        pieces: Iterator[Any] = (
+            self._variable_iter(var_name)
+            if return_meta_data and var_name is not None
+            else self.text_iter(var_name)
+        )
         loop = asyncio.get_running_loop()
         while True:
             future = loop.run_in_executor(None, next, pieces, None)
@@ -202,10 +232,4 @@ class Reading:
             piece = future.result()
             if piece is None:
                 return
-            yield (piece, self._meta_so_far(name)) if return_meta_data else piece
-
-    def _meta_so_far(self, name: str | None) -> Mapping[str, Any]:
-        value = self._values.get(name) if name is not None else None
-        if not isinstance(value, Slot):
-            return {}
-        return dict(value.meta) or {"id": value.rid, "completion_tokens": value.tokens}
+            yield piece

@@ -399,6 +399,9 @@ class State(Turns):
         self.joined = True
         return self._history[self._forked_at :]
 
+    def __str__(self) -> str:
+        return f"ProgramState({self.text()})"  # as SGLang's, whose programs cut the text out of it
+
     def __repr__(self) -> str:
         names = ", ".join(map(repr, self._values))
         return f"<State {self.branch or 'root'}: {len(self.text_so_far())} characters, variables {names or 'none'}>"

@@ -39,8 +39,8 @@ class Slot:
     """The value of one generation: text as it comes, then meta or an error. Written under ``core.lock`` only."""
 
     __slots__ = (
-        "_held", "_state", "also", "chunks", "core", "failure", "heirs", "logprobs", "meta", "name", "options", "place",
-        "rid", "sample", "settled", "sid", "tokens",
+        "_held", "_state", "also", "chunks", "core", "failure", "heirs", "logprobs", "marks", "meta", "name", "options",
+        "place", "rid", "sample", "settled", "sid", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +70,8 @@ class Slot:
         self.name = name
         self.place = place
         self.chunks: list[str] = []
+        self.marks: list[tuple[int, int]] = []
+        """For each chunk: tokens and log-probabilities when it had come."""
         self.tokens = 0
         self.logprobs: list[tuple[Any, ...]] = []
         self.meta: dict[str, Any] = {}
