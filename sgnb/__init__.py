@@ -92,10 +92,13 @@ __all__ = [
     "gen_string",
     "get_default_backend",
     "get_server_info",
+    "graph",
     "greedy_token_selection",
     "image",
+    "kv_map",
     "launch",
     "load_state",
+    "radix_tree",
     "release_states",
     "select",
     "separate_reasoning",
@@ -105,6 +108,7 @@ __all__ = [
     "system_begin",
     "system_end",
     "text",
+    "timeline",
     "token_length_normalized",
     "unconditional_likelihood_normalized",
     "user",
@@ -180,6 +184,12 @@ _HOMES = {
         "get_server_info",
     ),
     "sgnb.runtime.state": ("State",),
+    "sgnb.views": (
+        "graph",
+        "kv_map",
+        "radix_tree",
+        "timeline",
+    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -24,7 +24,7 @@ CELL_USAGE = (
 )
 LINE_USAGE = (
     "%sgl launch | stop | restart | status | log | attach | engines | set | pause | step | resume | flush"
-    " | states | record | explain; see %sgl?"
+    " | states | record | explain | view; see %sgl?"
 )
 
 COMMANDS: dict[str, str] = {
@@ -43,6 +43,7 @@ COMMANDS: dict[str, str] = {
     "states": "states that hold a session; release ends them all",
     "record": "start FILE [--no-text] [--seconds N] | stop: write what the engine does to a file",
     "explain": "how a program runs: its graph, its blocks, what each pass did",
+    "view": "tree | kv | timeline | graph NAME: see the engine, or a program, at work",
 }
 SAMPLING = {
     "--max-tokens": ("max_new_tokens", int),

@@ -13,8 +13,9 @@ from typing import Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
+from IPython.display import display
 
-from sgnb import completion, debug_table, knob_words, magic_options, panel
+from sgnb import completion, debug_table, knob_words, magic_options, panel, views
 from sgnb import controls as control
 from sgnb.backends.base import Backend, get_default_backend
 from sgnb.cell import CellOptions, CellRun
@@ -63,6 +64,7 @@ class SglMagics(Magics):
         %sgl record start FILE          write what the engine does to FILE.sgnb (--no-text, --seconds N)
         %sgl record stop                end that file; sgnb export and sgnb simulate read it
         %sgl explain NAME               how a program runs: its graph, its blocks, what each pass did
+        %sgl view tree|kv|timeline      the engine at work, live; view graph NAME: what the passes make of a program
 
         Options of launch are the engine's arguments: --name, --dtype, --device, --max-total-tokens,
         --context-length, --schedule-policy, --deterministic and so on (press Tab).
@@ -233,6 +235,20 @@ class SglMagics(Magics):
         if not isinstance(program, SglFunction):
             raise UsageError(f"%sgl explain: {rest[0]!r} is not a program (@sgnb.function) of this notebook")
         print(words.visible(explain(program)))
+
+    def _view(self, rest: list[str]) -> None:
+        if not rest or len(rest) != (2 if rest[0] == "graph" else 1) or rest[0] not in views.KINDS:
+            raise UsageError("%sgl view takes tree, kv, timeline, or graph and the name of a program")
+        program = self.shell.user_ns.get(rest[1]) if len(rest) == 2 else None
+        if len(rest) == 2 and not isinstance(program, SglFunction):
+            raise UsageError(
+                f"%sgl view graph: {rest[1]!r} is not a program (@sgnb.function) of this notebook"
+            )
+        shown = views.view(rest[0], program)
+        if output.display_mode(self.shell) == "terminal":
+            print(shown)
+        else:
+            display(shown)
 
     # ------------------------------------------------------------ %%sgl
 

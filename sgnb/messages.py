@@ -716,13 +716,33 @@ class Match(Wire, frozen=True, kw_only=True):
     matched: int
     node: int
     """The node in which the match ended; 0: the root."""
-    cause: Literal["hit", "disabled", "cold", "short", "evicted", "flushed", "diverged"]
+    cause: Literal[
+        "hit",
+        "disabled",
+        "cold",
+        "short",
+        "evicted",
+        "flushed",
+        "diverged",
+        "page",
+        "logprobs",
+        "namespace",
+        "retokenized",
+    ]
     """Why no more: all there was to find; the cache is off; nothing begins like this; what is cached ends here; it was there
-    and made room; it was flushed; what is cached goes on differently."""
+    and made room; it was flushed; what is cached goes on differently; the rest fills no page; logprobs of the prompt were
+    asked for; it is cached under another key; the same text is cached in other tokens."""
     diverged_at: int = -1
     """Position of the first token that differs."""
     equal_again: int = 0
     """Tokens right behind it that agree again."""
+    waited_for: str = ""
+    """The request that was computing the same prefix, and ``waited`` seconds for it."""
+    waited: float = 0.0
+    gone_at: float = 0.0
+    """Of ``evicted``: when, for whom (``gone_for``), how many tokens (``gone_tokens``)."""
+    gone_for: str = ""
+    gone_tokens: int = 0
 
 
 class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
@@ -797,7 +817,8 @@ class RadixEvent(Wire, frozen=True, kw_only=True, tag="radix"):
     """The tree changed. A node covers tokens ``start … start + length`` of its prefix."""
 
     time: float
-    kind: Literal["insert", "split", "evict", "flush", "pin", "unpin"]
+    kind: Literal["insert", "split", "evict", "flush", "pin", "unpin", "lock", "unlock"]
+    """``lock`` and ``unlock`` count on the whole path from ``node`` up; a lock is also a use of that path."""
     node: int
     parent: int
     start: int
@@ -818,6 +839,8 @@ class SlotRun(Wire, frozen=True, kw_only=True, array_like=True):
     owner: str
     start: int
     count: int
+    kind: str = ""
+    """Of a request's slots: ``prefill`` or ``decode``, what computes them; empty for ``score``, the tree's and free ones."""
 
 
 class KVDelta(Wire, frozen=True, kw_only=True, tag="kv"):

@@ -88,7 +88,7 @@ class EngineClient:
         self._controls: dict[int, Future[dict[str, Any]]] = {}
         self._control_ids = itertools.count(1)
         self.listeners: tuple[Callable[[TelemetryEvent], None], ...] = ()
-        self.frame_listeners: tuple[Callable[[TelemetryFrame], None], ...] = ()
+        self.frame_listeners: tuple[Callable[[TelemetryFrame, bytes], None], ...] = ()
         self._changed = threading.Condition()
         self.closing = False
         self._thread = threading.Thread(target=self._run, name="sgnb-io", daemon=True)
@@ -216,16 +216,15 @@ class EngineClient:
 
         return stop
 
-    def listen_frames(self, listener: Callable[[TelemetryFrame], None]) -> Callable[[], None]:
-        """As ``listen``, with whole frames: their events have numbers, and a heartbeat shows a lost tail."""
+    def listen_frames(self, listener: Callable[[TelemetryFrame, bytes], None]) -> Callable[[], None]:
+        """Call ``listener`` with each telemetry frame, decoded and as it came, on the I/O thread; returns its end."""
         with self._changed:
             self.frame_listeners = (*self.frame_listeners, listener)
         self.wakeup.set()
 
         def stop() -> None:
             with self._changed:
-                left = (other for other in self.frame_listeners if other is not listener)
-                self.frame_listeners = tuple(left)
+                self.frame_listeners = tuple(other for other in self.frame_listeners if other is not listener)
             self.wakeup.set()
 
         return stop

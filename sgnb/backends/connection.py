@@ -225,24 +225,26 @@ class Connection:
 
     def _telemetry(self, ready: set[Any]) -> None:
         client = self._client
-        listeners, whole = client.listeners, client.frame_listeners
-        if (listeners or whole) and self._sub is None and client.welcome is not None:
+        listeners, frame_listeners = client.listeners, client.frame_listeners
+        wanted = bool(listeners or frame_listeners)
+        if wanted and self._sub is None and client.welcome is not None:
             self._sub = subscribe(self._context, client.welcome.telemetry, self._address.token)
-        elif not (listeners or whole) and self._sub is not None:
+        elif not wanted and self._sub is not None:
             self._sub.close(0)
             self._sub = None
         if self._sub is None or self._sub not in ready:
             return
         for _ in range(_FRAMES_A_TURN):
             try:
-                frame = self._telemetry_decoder.decode(self._sub.recv(zmq.NOBLOCK))
+                raw = self._sub.recv(zmq.NOBLOCK)
+                frame = self._telemetry_decoder.decode(raw)
             except zmq.Again:
                 return
             except BadFrame:
                 continue
             if frame.incarnation == client.incarnation:
-                for watcher in whole:
-                    guarded(watcher, frame)
+                for take in frame_listeners:
+                    guarded(take, frame, raw)
                 for numbered in frame.events:
                     for listener in listeners:
                         guarded(listener, numbered.event)

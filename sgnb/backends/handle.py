@@ -29,7 +29,7 @@ from sgnb.lang.instruction import Block
 from sgnb.lang.instruction import Decode as DecodeInstruction
 from sgnb.lang.instruction import Fork as ForkInstruction
 from sgnb.lang.instruction import Select as SelectInstruction
-from sgnb.messages import Abort, EngineStats, ModelInfo, Progress, Release, TelemetryEvent
+from sgnb.messages import Abort, EngineStats, ModelInfo, Progress, Release, TelemetryEvent, TelemetryFrame
 from sgnb.messages import Block as WireBlock
 from sgnb.transport import encode
 
@@ -168,6 +168,14 @@ class Engine(Backend):
             callback(event)
 
         return self.client.listen(take)
+
+    def subscribe_frames(self, callback: Callable[[TelemetryFrame, bytes], None]) -> Callable[[], None]:
+        """Call ``callback(frame, raw)`` with each telemetry frame and its MessagePack on the I/O thread. Returns its end."""
+        return self.client.listen_frames(callback)
+
+    def ask(self, verb: str, args: dict[str, Any] | None = None, timeout: float = 10.0) -> dict[str, Any]:
+        """One control of the engine by name (``picture``, ``nodes``, ``holders``, ``prompt``, …); its answer."""
+        return self.client.control(verb, args, timeout)
 
     def wait_ready(self, timeout: float | None = None) -> None:
         """Block until the model is loaded. Raises EngineStartError with the last log lines when that fails, EngineError

@@ -154,7 +154,7 @@ class Recorder:
 
     # ------------------------------------------------------------ the I/O thread
 
-    def _take(self, frame: TelemetryFrame) -> None:
+    def _take(self, frame: TelemetryFrame, _raw: bytes) -> None:
         """Queue a frame; beyond the bound only its last number stays, so that the hole is seen."""
         if self._queued + len(frame.events) > _QUEUED_EVENTS:
             frame = msgspec.structs.replace(frame, events=[])

@@ -56,6 +56,7 @@ _MAX_KEPT_BYTES = 4 * MAX_FRAME_BYTES
 _TO_SCHEDULER = (
     *("stats", "flush_cache", "requests", "check", "set", "knobs", "pause", "step", "resume"),
     *("pin", "unpin", "memory", "history", "record_start", "record_stop", "recorded_tokens"),
+    *("picture", "nodes", "holders", "prompt"),
 )
 
 

@@ -133,7 +133,7 @@ class Moment:
             if event.kind == "split" and lower is not None:
                 lower.parent, lower.start = event.node, event.start + event.length
                 lower.length -= event.length
-        elif event.node in self.nodes:
+        elif event.kind in ("pin", "unpin") and event.node in self.nodes:
             self.nodes[event.node].pinned = event.kind == "pin"
 
     def _take_slots(self, runs: list[SlotRun]) -> None:

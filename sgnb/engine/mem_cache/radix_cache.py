@@ -116,7 +116,7 @@ class RadixCache(BasePrefixCache):
         self._heap: list[tuple[_HeapKey, int, TreeNode]] = []
         self._pins: list[TreeNode] = []
         self.on_change: Callable[[str, TreeNode], None] | None = None
-        """Told of each insert, split, evict, flush, pin and unpin, after it (of a removal: before)."""
+        """Told of insert, split, evict, flush, pin, unpin, lock and unlock, after it; of a removal and an unlock before."""
         self._gone: OrderedDict[tuple[int | str, int], str] = OrderedDict()
         """What was evicted or flushed lately: (parent, first token) → which of the two."""
         self._flushing = False
@@ -220,9 +220,11 @@ class RadixCache(BasePrefixCache):
         for above in _path(node):
             self._note_held(above)
             above.lock_ref += 1
+        self._tell("lock", node)
 
     def unlock(self, node: TreeNode) -> None:
         """Undo one ``lock``; flushed nodes leave now if this was the last one."""
+        self._tell("unlock", node)
         for above in list(_path(node)):
             if above.lock_ref < 1:
                 raise IntegrityError(f"unlock of node {above.id}, which nobody locks")
@@ -360,6 +362,12 @@ class RadixCache(BasePrefixCache):
             cause="diverged" if matched else "cold",
             diverged_at=matched,
             equal_again=again,
+        )
+
+    def elsewhere(self, ids: IntArray, extra_key: str) -> bool:
+        """True when another name space has a prefix of ``ids``."""
+        return any(
+            len(ids) and int(ids[0]) in root.children for key, root in self._roots.items() if key != extra_key
         )
 
     def set_eviction(self, policy: str) -> None:

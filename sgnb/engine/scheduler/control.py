@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from sgnb.engine.scheduler.knobs import live_knobs, set_knobs
+from sgnb.engine.scheduler.picture import PICTURE_VERBS
 from sgnb.engine.scheduler.req import Req
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.snapshot import last_seq, take_snapshot
@@ -208,4 +209,5 @@ VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
     "record_start": _record_start,
     "record_stop": _record_stop,
     "recorded_tokens": _recorded_tokens,
+    **PICTURE_VERBS,
 }

@@ -132,6 +132,8 @@ class Planner:
             leader = adder.leader_of(req)
             if leader is not None:
                 scheduler.recorder.note(req.rid, "deferred", "leader", leader=leader.rid)
+                if req.leader != leader.rid:
+                    req.leader, req.leader_since = leader.rid, scheduler.clock()
                 continue
             while not adder.add_one_req(req):
                 victim = self._victim_of(req) if adder.new_chunked is None else None
@@ -164,7 +166,8 @@ class Planner:
             req.state = ReqState.PREFILL
             req.row = scheduler.free_rows.pop()
             req.committed = len(req.kv.slots)
-            req.match = scheduler.cache.explain(req.fill_ids(), req.kv.extra_key, req.committed)
+            scheduler.recorder.book.admitted(req.kv.node, req.client)
+            req.match = scheduler.match_log.explain(req, req.committed, scheduler.clock())
             scheduler.recorder.note(
                 req.rid,
                 "admitted",
@@ -215,6 +218,7 @@ class Planner:
         scheduler = self._scheduler
         scheduler.vacate(req)
         scheduler.recorder.note(req.rid, "suspended", reason, "slots", 0, len(req.kv.slots))
+        scheduler.recorder.for_rid = req.rid
         node = req.kv.release(req.fill_ids()[: req.committed])
         if node is not None and req.session is not None:
             req.session.refer_to(node)

@@ -102,6 +102,9 @@ class Req:
         """Ids of its session that its prompt replaced."""
         self.overtaken = 0
         self.match: Match | None = None
+        self.leader = ""
+        """The request whose prefix this one waited for last, since ``leader_since``."""
+        self.leader_since = 0.0
         """What the cache had of it when it was admitted last."""
         self.slice = 0
         """Tokens drawn since it was admitted last."""

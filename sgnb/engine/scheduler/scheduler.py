@@ -38,6 +38,7 @@ from sgnb.engine.scheduler.books import Books
 from sgnb.engine.scheduler.flight import Flight
 from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
+from sgnb.engine.scheduler.match_log import MatchLog
 from sgnb.engine.scheduler.output import OutputBuilder
 from sgnb.engine.scheduler.planner import Batch, Planner
 from sgnb.engine.scheduler.policy import SchedulePolicy
@@ -122,6 +123,7 @@ class Scheduler:
         self._intake = Intake(self)
         self.recorder = StepRecorder(self.clock, publish, self.cache, self.allocator)
         self.inputs = InputRecorder(self, publish)
+        self.match_log = MatchLog(self.cache, self.recorder.book, lambda: self.table)
         self.history: Callable[[int], tuple[int, list[Numbered]]] | None = None
         """Where past events are: (number of the last, those from a number on)."""
 

@@ -19,6 +19,7 @@ from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
 from sgnb.engine.model_executor.drivers import Ran
 from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.node_book import NodeBook
 from sgnb.messages import (
     KVDelta,
     RadixEvent,
@@ -56,6 +57,7 @@ class StepRecorder:
         self.for_rid = ""
         self.between = False
         """A pass was computed and its results are not taken yet."""
+        self.book = NodeBook()
         self._clock = clock
         self._publish = publish
         self._cache = cache
@@ -107,7 +109,7 @@ class StepRecorder:
                 for row in batch.rows
             ]
             for row in batch.rows:
-                self._add_runs(row.req.rid, row.slots)
+                self._runs += runs_of(row.req.rid, row.slots)
         notes, self._notes = self._notes, []
         known = {
             "time": self._clock(),
@@ -130,7 +132,7 @@ class StepRecorder:
             count = batch.extend_lens[row]
             kind = "prefill" if row < batch.prompts else "decode"
             rows.append(StepRow(rid=req.rid, kind=kind, tokens=count, prefix=batch.prefix_lens[row]))  # type: ignore[arg-type]
-            self._add_runs(req.rid, batch.out_cache_loc[at : at + count])
+            self._runs += runs_of(req.rid, batch.out_cache_loc[at : at + count], kind)
             at += count
         return rows
 
@@ -161,6 +163,8 @@ class StepRecorder:
     # ------------------------------------------------------------ tree and slots
 
     def _tree_changed(self, kind: str, node: TreeNode) -> None:
+        now = self._clock()
+        self.book.take(kind, node, now, self.for_rid)
         parent = node.parent
         start, above = 0, parent
         while above is not None:
@@ -168,7 +172,7 @@ class StepRecorder:
         gone = kind == "evict"
         self._publish(
             RadixEvent(
-                time=self._clock(),
+                time=now,
                 kind=kind,  # type: ignore[arg-type]
                 node=node.id,
                 parent=parent.id if parent is not None else 0,
@@ -181,13 +185,10 @@ class StepRecorder:
             )
         )
         if kind in ("insert", "split"):
-            self._add_runs(f"node:{node.id}", node.value)
+            self._runs += runs_of(f"node:{node.id}", node.value)
 
     def _freed(self, slots: IntArray) -> None:
-        self._add_runs("", slots)
-
-    def _add_runs(self, owner: str, slots: list[int] | IntArray) -> None:
-        self._runs += runs_of(owner, slots)
+        self._runs += runs_of("", slots)
 
     def flush_slots(self, step: int) -> None:
         """Publish which slots changed hands, if any."""
@@ -196,14 +197,16 @@ class StepRecorder:
             self._publish(KVDelta(time=self._clock(), step=step, runs=runs))
 
 
-def runs_of(owner: str, slots: list[int] | IntArray) -> list[SlotRun]:
-    """Slots of one owner as runs of consecutive numbers, in their order."""
+def runs_of(owner: str, slots: list[int] | IntArray, kind: str = "") -> list[SlotRun]:
+    """Slots as runs of consecutive numbers, in their order."""
     if len(slots) == 1:
-        return [SlotRun(owner=owner, start=int(slots[0]), count=1)]
+        return [SlotRun(owner=owner, start=int(slots[0]), count=1, kind=kind)]
+    if not len(slots):
+        return []
     given = np.asarray(slots, dtype=np.int64)
-    cuts = np.flatnonzero(np.diff(given) != 1) + 1
-    starts = [0, *cuts.tolist()] if len(given) else []
+    starts = [0, *(np.flatnonzero(np.diff(given) != 1) + 1).tolist()]
+    ends = [*starts[1:], len(given)]
     return [
-        SlotRun(owner=owner, start=int(given[start]), count=end - start)
-        for start, end in (zip(starts, [*starts[1:], len(given)], strict=True) if starts else ())
+        SlotRun(owner=owner, start=int(given[start]), count=end - start, kind=kind)
+        for start, end in zip(starts, ends, strict=True)
     ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 import msgspec
 
@@ -73,7 +74,8 @@ class Telemetry:
 
     def history(self, from_seq: int) -> list[Numbered]:
         """Events from ``from_seq`` on that are still in the ring, oldest first."""
-        return [numbered for _, _, numbered in self._ring if numbered.seq >= from_seq]
+        first = self.last_seq - len(self._ring) + 1  # numbers have no holes
+        return [numbered for _, _, numbered in islice(self._ring, max(0, from_seq - first), None)]
 
 
 class Meter:

@@ -1,0 +1,183 @@
+"""What a view asks the scheduler beside the events: the whole picture, text of nodes, who holds what.
+
+Role: verbs of ``control``. Scheduler process; called between two steps, so an answer describes one moment, the one after
+event ``seq``. Lengths, ids and labels of everybody; text only of what the asking client has sent or generated itself.
+Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sgnb.engine.mem_cache.radix_cache import TreeNode
+from sgnb.engine.scheduler.step_events import runs_of
+from sgnb.errors import LimitError
+from sgnb.messages import SchedulerControl, SlotRun
+
+if TYPE_CHECKING:
+    from sgnb.engine.scheduler.req import Req
+    from sgnb.engine.scheduler.scheduler import Scheduler
+
+MAX_NODES = 256
+MAX_NODE_BYTES = 4096
+MAX_RUNS = 400_000
+
+
+def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """The tree, the slots, the live requests and the figures; events after ``seq`` continue it.
+
+    A node is ``[id, parent, start, length, locks, hits, pins, soft references, last use, name space]``; its name space is
+    the number of its root. A slot run is ``[owner, start, count, kind]``.
+    """
+    scheduler.recorder.flush_slots(scheduler.meter.forward_steps)
+    scheduler.publish(scheduler.stats())
+    last = scheduler.history(1 << 62)[0] if scheduler.history is not None else 0
+    nodes, runs = _tree(scheduler)
+    for req in scheduler.reqs.values():
+        runs += _flight(req)
+    return {
+        "seq": last,
+        "time": scheduler.clock(),
+        "step": scheduler.meter.forward_steps,
+        "slots": scheduler.allocator.size,
+        "page_size": scheduler.allocator.page_size,
+        "policy": scheduler.args.schedule_policy,
+        "nodes": nodes,
+        "next": scheduler.cache.next_victims(6),
+        "runs": [[run.owner, run.start, run.count, run.kind] for run in runs[:MAX_RUNS]],
+        "runs_left_out": max(0, len(runs) - MAX_RUNS),
+        "requests": [_request(req) for req in sorted(scheduler.reqs.values(), key=lambda req: req.ordinal)],
+        "stats": msgspec.to_builtins(scheduler.stats()),
+    }
+
+
+def _tree(scheduler: Scheduler) -> tuple[list[list[Any]], list[SlotRun]]:
+    nodes: list[list[Any]] = []
+    runs: list[SlotRun] = []
+    place: dict[int, tuple[int, int]] = {}
+    for node in scheduler.cache.nodes():
+        parent = node.parent
+        assert parent is not None
+        start, root = place.get(parent.id, (0, parent.id))
+        place[node.id] = (start + len(node.key), root)
+        nodes.append(
+            [
+                node.id,
+                parent.id,
+                start,
+                len(node.key),
+                node.lock_ref,
+                scheduler.recorder.book.hits(node),
+                node.pin_ref,
+                node.soft_ref,
+                scheduler.recorder.book.used(node),
+                root,
+            ]
+        )
+        runs += runs_of(f"node:{node.id}", node.value)
+    return nodes, runs
+
+
+def _flight(req: Req) -> list[SlotRun]:
+    kv = req.kv
+    cut = max(kv.tree_len, min(len(kv.slots), len(req.prompt)))
+    return [
+        *runs_of(req.rid, kv.slots[kv.tree_len : cut], "prefill"),
+        *runs_of(req.rid, kv.slots[cut:], "decode"),
+        *runs_of(req.rid, kv.side),
+    ]
+
+
+def _request(req: Req) -> dict[str, Any]:
+    return {
+        "rid": req.rid,
+        "client": req.client,
+        "label": msgspec.to_builtins(req.label),
+        "state": req.state.value,
+        "prompt_tokens": len(req.prompt),
+        "cached_tokens": req.cached_tokens,
+        "completion_tokens": len(req.output_ids),
+        "time_queued": req.time_received,
+        "time_admitted": req.time_admitted or 0.0,
+        "node": req.kv.node.id if req.kv.node is not None else 0,
+        "match": msgspec.to_builtins(req.match) if req.match is not None else None,
+    }
+
+
+def _nodes(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Text of the nodes ``ids`` (at most 256), as far as the client may read it, and which requests lock each."""
+    wanted = msg.args.get("ids", [])
+    if (
+        not isinstance(wanted, list)
+        or len(wanted) > MAX_NODES
+        or any(type(node) is not int for node in wanted)
+    ):
+        raise LimitError(f"ids must be a list of at most {MAX_NODES} node numbers")
+    numbers = set(wanted)
+    lockers: dict[int, list[str]] = {}
+    for req in scheduler.reqs.values():
+        here: TreeNode | None = req.kv.node
+        while here is not None:
+            lockers.setdefault(here.id, []).append(req.rid)
+            here = here.parent
+    found: dict[str, Any] = {}
+    for node in scheduler.cache.nodes():
+        if node.id in numbers:
+            about: dict[str, Any] = {"tokens": len(node.key), "locked_by": lockers.get(node.id, [])}
+            if scheduler.recorder.book.may_read(node, msg.client):
+                about["text"] = text_of(scheduler.table, node.key[:MAX_NODE_BYTES].tolist())
+            found[str(node.id)] = about
+    return {"nodes": found}
+
+
+def _holders(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Sessions of this client that refer to cached tokens: what the notebook's states keep, in tokens and runs of slots."""
+    found = []
+    for session in scheduler.sessions.values():
+        if session.client != msg.client or not len(session.ids):
+            continue
+        cached = scheduler.cache.peek(session.prompt_with([]), session.extra_key)
+        head = text_of(scheduler.table, list(session.ids[:64]))
+        found.append(
+            {
+                "sid": session.sid,
+                "tokens": len(session.ids),
+                "cached": cached.length,
+                "node": cached.node.id,
+                "active": session.active.rid if session.active is not None else "",
+                "text": head,
+            }
+        )
+    return {"sessions": found}
+
+
+def _prompt(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """What the prompt of request ``rid`` and the nearest cached path had around the place where they part."""
+    pair = scheduler.match_log.find(str(msg.args.get("rid", "")), msg.client)
+    if pair is None:
+        raise LimitError("no prompt of this client with that id is remembered", hint="The last 200 are.")
+    return {
+        "from": pair.start,
+        "same": text_of(scheduler.table, pair.same),
+        "prompt": text_of(scheduler.table, pair.prompt),
+        "cached": text_of(scheduler.table, pair.cached),
+        "diverged": pair.diverged,
+        "cached_node": pair.node,
+    }
+
+
+def text_of(table: Sequence[bytes], ids: list[int]) -> str:
+    """Text of token ids; bytes that are no whole character are shown as ``�``, at most 4 kB."""
+    raw = b"".join(table[token] for token in ids if 0 <= token < len(table))
+    return raw[:MAX_NODE_BYTES].decode("utf-8", "replace")
+
+
+PICTURE_VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
+    "picture": _picture,
+    "nodes": _nodes,
+    "holders": _holders,
+    "prompt": _prompt,
+}

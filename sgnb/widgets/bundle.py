@@ -1,0 +1,75 @@
+"""One script out of our own modules: what anywidget gets, since a widget's script cannot import its neighbours.
+
+Notebook process; called once per widget class by ``engine_view``. The modules in ``static/`` keep to a small form, checked
+here: imports stand first, as ``import { a, b as c } from "./x.js";``; exports are ``export function|class|const|async
+function NAME``, and one ``export default NAME;`` in an entry; no text spans lines. Comments on lines of their own and
+indentation are dropped. No network, no tools.
+"""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+import re
+
+STATIC = pathlib.Path(__file__).parent / "static"
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ((?:async )?function\*?|class|const) (\w+)", re.MULTILINE)
+_DEFAULT = re.compile(r"^export default (\w+|\{[^}]*\});\n", re.MULTILINE)
+
+
+class BundleError(ValueError):
+    """A module is not in the form that can be joined."""
+
+
+@functools.cache
+def join_modules(entry: str) -> str:
+    """The script of ``entry`` (a file name in ``static/``) with all it imports, each module once, in order of need."""
+    order: list[str] = []
+    _visit(entry, order, ())
+    parts = [_wrap(name) for name in order[:-1]]
+    body, default = _body(entry)
+    if default is None:
+        raise BundleError(f"{entry}: an entry ends with `export default NAME;`")
+    return "\n".join([*parts, body, f"export default {default};", ""])
+
+
+def _source(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def _visit(name: str, order: list[str], above: tuple[str, ...]) -> None:
+    if name in above:
+        raise BundleError(f"{' → '.join((*above, name))}: modules import each other in a circle")
+    if name in order:
+        return
+    for match in _IMPORT.finditer(_source(name)):
+        _visit(match[2], order, (*above, name))
+    order.append(name)
+
+
+def _variable(name: str) -> str:
+    return f"m_{name.removesuffix('.js')}"
+
+
+def _body(name: str) -> tuple[str, str | None]:
+    """The module's code with its imports taken from the modules' variables; and what it exports as default."""
+    source = _source(name)
+
+    def take(match: re.Match[str]) -> str:
+        names = ", ".join(part.strip().replace(" as ", ": ") for part in match[1].split(",") if part.strip())
+        return f"const {{ {names} }} = {_variable(match[2])};\n"
+
+    default = _DEFAULT.search(source)
+    code = _EXPORT.sub(r"\1 \2", _IMPORT.sub(take, _DEFAULT.sub("", source)))
+    lines = code.splitlines()
+    if left := [line for line in lines if line.startswith(("import ", "export "))]:
+        raise BundleError(f"{name}: {left[0]!r} is not in the form that can be joined")
+    return "\n".join(line.lstrip() for line in lines if line and not line.lstrip().startswith("//")), default[
+        1
+    ] if default else None
+
+
+def _wrap(name: str) -> str:
+    names = ", ".join(match[2] for match in _EXPORT.finditer(_source(name)))
+    return f"const {_variable(name)} = (() => {{\n{_body(name)[0]}\nreturn {{ {names} }};\n}})();"

@@ -1,0 +1,186 @@
+// Controls that all engine views share: switches, the playhead bar, empty states, the live region, the help dialog.
+
+import { before, clockTime, count } from "./format.js";
+import { el, fill, setText } from "./dom.js";
+
+/** A segmented switch (radiogroup), or a select where it is narrow. `options` are [value, label]; `onchange(value)`. */
+export function segmented(label, options, value, onchange) {
+  const buttons = options.map(([id, text]) =>
+    el("button", "sgnb-seg", { type: "button", role: "radio", "data-value": id, onclick: () => choose(id) }, text)
+  );
+  const group = el("div", "sgnb-segmented", { role: "radiogroup", "aria-label": label }, buttons);
+  const narrow = el("select", "sgnb-select", { "aria-label": label, onchange: event => choose(event.target.value) });
+  for (const [id, text] of options) narrow.append(el("option", "", { value: id }, text));
+  const show = chosen => {
+    for (const button of buttons) {
+      const on = button.dataset.value === chosen;
+      button.setAttribute("aria-checked", String(on));
+      button.tabIndex = on ? 0 : -1;
+    }
+    narrow.value = chosen;
+  };
+  const choose = id => {
+    if (id === node.value) return;
+    node.value = id;
+    show(id);
+    onchange(id);
+  };
+  group.addEventListener("keydown", event => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const at = buttons.findIndex(button => button.dataset.value === node.value);
+    const next = buttons[(at + step + buttons.length) % buttons.length];
+    choose(next.dataset.value);
+    next.focus();
+  });
+  const node = { element: el("div", "sgnb-switch", {}, group, narrow), value, choose };
+  show(value);
+  return node;
+}
+
+/** `◂ step 1 171 ▸ −2.41 s Go live`; typing a number and Enter jumps to that step. */
+export function playheadBar(store) {
+  const back = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Previous step ( , )", "aria-label": "Previous step", onclick: () => store.stepBy(-1) }, "◂");
+  const next = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Next step ( . )", "aria-label": "Next step", onclick: () => store.stepBy(1) }, "▸");
+  const step = el("input", "sgnb-input sgnb-step", { type: "text", inputmode: "numeric", "aria-label": "Step", spellcheck: "false" });
+  const ago = el("span", "sgnb-ago", {});
+  const live = el("button", "sgnb-button sgnb-live", { type: "button", onclick: () => store.goLive() });
+  step.addEventListener("keydown", event => {
+    event.stopPropagation();
+    if (event.key === "Enter") {
+      const number = Number(step.value.replace(/\D/g, ""));
+      if (number) store.goToStep(number);
+      step.blur();
+    } else if (event.key === "Escape") {
+      step.blur();
+    }
+  });
+  step.addEventListener("focus", () => step.select());
+  step.addEventListener("blur", () => update());
+  const update = () => {
+    const words = `step ${count(store.step)}`;
+    if (document.activeElement !== step && step.value !== words) step.value = words;
+    setText(ago, store.isLive ? "" : before(store.now - store.time));
+    setText(live, store.isLive ? "● Live" : "Go live");
+    live.classList.toggle("sgnb-is-live", store.isLive);
+    live.setAttribute("aria-pressed", String(store.isLive));
+    next.disabled = store.isLive;
+    back.disabled = !store.history.steps.length;
+  };
+  update();
+  return { element: el("div", "sgnb-playhead", {}, back, step, next, ago, live), update };
+}
+
+/** The sentence and the one button of an empty view; null where there is something to show. */
+export function emptyState(store, { start = null } = {}) {
+  switch (store.phase) {
+    case "none":
+      return { words: "No engine is running.", button: start ? ["Start engine", start] : null, cover: true };
+    case "empty":
+      return { words: "Nothing has run yet.", button: null, cover: true };
+    case "gap":
+      return { words: "Catching up …", button: null, cover: false };
+    case "gone":
+      return {
+        words: `The kernel ended at ${clockTime(store.engineAt)}. This is the last state.`,
+        button: null,
+        cover: !store.live.seq,
+      };
+    default:
+      return null;
+  }
+}
+
+/** The same five sentences, for a view that knows its own reason (`recording of another version`). */
+export function emptyNode(state) {
+  const node = el("div", "sgnb-empty", {}, el("p", "", {}, state.words));
+  if (state.button) node.append(el("button", "sgnb-button", { type: "button", onclick: state.button[1] }, state.button[0]));
+  return node;
+}
+
+/** One polite live region; at most one sentence in two seconds, the newest wins. */
+export function liveRegion() {
+  const element = el("div", "sgnb-live-region", { "aria-live": "polite", role: "status" });
+  let last = -Infinity;
+  let timer = 0;
+  let waiting = "";
+  const say = text => {
+    const now = performance.now();
+    waiting = text;
+    if (timer) return;
+    const put = () => {
+      timer = 0;
+      last = performance.now();
+      setText(element, waiting);
+    };
+    if (now - last >= 2000) put();
+    else timer = setTimeout(put, 2000 - (now - last));
+  };
+  return { element, say, close: () => clearTimeout(timer) };
+}
+
+const KEYS = [
+  [", .", "Step back, forward"],
+  ["Shift + , .", "Previous, next event"],
+  ["L", "Go live"],
+  ["/", "Find"],
+  ["Esc", "Clear the selection"],
+  ["+ − 0", "Zoom in, out, reset"],
+  ["Arrows", "Move in the data"],
+  ["Enter", "Select"],
+  ["C", "Copy what is selected"],
+  ["?", "This list"],
+];
+
+/** The dialog behind `?`: non-modal, closes on Escape, gives focus back. */
+export function helpDialog(host, more = []) {
+  const dialog = el("dialog", "sgnb-help", { "aria-label": "Keys" });
+  const close = el("button", "sgnb-button", { type: "button", onclick: () => dialog.close() }, "Close");
+  fill(
+    dialog,
+    el("h2", "", {}, "Keys"),
+    el("dl", "", {}, [...KEYS, ...more].flatMap(([key, words]) => [el("dt", "", {}, key), el("dd", "", {}, words)])),
+    close
+  );
+  let before_ = null;
+  dialog.addEventListener("close", () => before_?.focus?.());
+  dialog.addEventListener("keydown", event => {
+    event.stopPropagation();
+    if (event.key === "Escape") dialog.close();
+  });
+  host.append(dialog);
+  return () => {
+    before_ = document.activeElement;
+    if (!dialog.open) dialog.show();
+    close.focus();
+  };
+}
+
+/** A tooltip that follows the pointer; what it says is also elsewhere. Shown after 80 ms. */
+export function tooltip(host) {
+  const element = el("div", "sgnb-tooltip", { hidden: true, "aria-hidden": "true" });
+  host.append(element);
+  let timer = 0;
+  const hide = () => {
+    clearTimeout(timer);
+    timer = 0;
+    element.hidden = true;
+  };
+  const show = (x, y, lines) => {
+    clearTimeout(timer);
+    const put = () => {
+      fill(element, lines.map((line, index) => el("div", index ? "sgnb-dim" : "", {}, line)));
+      element.hidden = false;
+      const box = host.getBoundingClientRect();
+      const width = element.offsetWidth;
+      const height = element.offsetHeight;
+      element.style.left = `${Math.max(2, Math.min(x + 12, box.width - width - 4))}px`;
+      element.style.top = `${y + 16 + height > box.height ? Math.max(2, y - height - 8) : y + 16}px`;
+    };
+    if (element.hidden) timer = setTimeout(put, 80);
+    else put();
+  };
+  return { show, hide };
+}

@@ -1,0 +1,49 @@
+// Numbers and times as ui.md §1 writes them. Pure.
+
+const THIN = "\u2009";
+
+/** A count in full, thousands parted by a thin space; unknown is `–`. */
+export function count(number) {
+  if (number === null || number === undefined || Number.isNaN(number)) return "–";
+  return String(Math.round(number)).replace(/\B(?=(\d{3})+(?!\d))/g, THIN);
+}
+
+/** `0.38 s` from 0.1 s, `31 ms` below it, steps `9.1 ms` with `fine`. */
+export function seconds(value, fine = false) {
+  if (!(value >= 0)) return "–";
+  if (value < 0.0995) return fine ? `${(value * 1000).toFixed(1)} ms` : `${Math.round(value * 1000)} ms`;
+  if (value < 9.995) return `${value.toFixed(2)} s`;
+  if (value < 99.95) return `${value.toFixed(1)} s`;
+  const minutes = Math.round(value / 60);
+  return minutes < 120 ? `${minutes} min` : `${Math.round(minutes / 60)} h`;
+}
+
+/** How long before the newest moment: `−2.41 s`. */
+export function before(value) {
+  return `−${value < 99.95 ? `${value.toFixed(value < 9.995 ? 2 : 1)} s` : seconds(value)}`;
+}
+
+/** A share without decimals: `90 %`; of nothing it is `–`. */
+export function share(part, whole) {
+  return whole ? `${Math.round((100 * part) / whole)} %` : "–";
+}
+
+/** `1 node`, `3 nodes`. */
+export function plural(number, one, many = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
+/** A clock time `10:52:07` of seconds since the epoch, in the reader's zone. */
+export function clockTime(epoch) {
+  return new Date(epoch * 1000).toTimeString().slice(0, 8);
+}
+
+const PICTURES = { "\n": "⏎", "\t": "→", "\r": "␍" };
+const HIDDEN =
+  /[\u0000-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u180E\u200B-\u200F\u2028-\u202E\u2060-\u206F\u3164\uFEFF\uFFF9-\uFFFB\uD800-\uDFFF]|[\u{E0000}-\u{E007F}]/gu;
+
+/** Text on one line, every invisible character shown: line feeds as ⏎, others by name. */
+export function oneLine(text, limit = 400) {
+  const cut = text.length > limit ? text.slice(0, limit - 1) + "…" : text;
+  return cut.replace(HIDDEN, char => PICTURES[char] ?? `[U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);
+}

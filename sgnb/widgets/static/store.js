@@ -1,0 +1,459 @@
+// One store per kernel and engine: all views of a page share it, its playhead and its selection.
+//
+// Contract, for views (widgets and docked panes alike):
+//   const store = storeOf(key)               key: `<kernel>/<engine>`; one store for the page, also across bundles
+//   const detach = store.attach(channel)     while a view shows something. channel: {send(object), onMessage(f) → off}
+//   store.visible(view, true|false)          0 visible views: nothing is subscribed, the kernel does no work
+//   const off = store.subscribe(f)           f(what): "data" (≤ 30/s), "playhead", "selection", "state"
+//   store.shown                              EngineState at the playhead (fold.js): nodes, slots, live requests
+//   store.history                            History: steps, requests, figures, marks, prompts (all that is kept);
+//                                            draw what is not after store.time
+//   store.time, store.now                    seconds of the playhead, and of the newest moment, by the engine's clock
+//   store.isLive, store.goLive(), store.goTo(time), store.goToStep(n), store.stepBy(±1), store.eventBy(±1)
+//   store.selection, store.select({kind: "request"|"node"|"slot"|"step", id}) or select(null)
+//   store.ask(verb, args) → Promise          nodes, holders, prompt, memory, stats, requests, pause, step, resume, …
+//   store.phase                              "none" no engine · "empty" no data yet · "gap" catching up · "ok" · "gone"
+//   store.engineState, store.engineAt        the engine's word ("idle", "died", …) and since when (epoch seconds)
+// Data come in by messages of sgnb/widgets/telemetry.py, or by store.feedEvents() and store.load() (recordings).
+// Views never change events or states. Ten minutes are kept: raw frames, and checkpoints to fold on from.
+
+import { EngineState, History } from "./fold.js";
+import { asBytes, decode } from "./msgpack.js";
+
+const KEEP_SECONDS = 600;
+const MAX_LOG_BYTES = 48 << 20;
+const MAX_CHECKPOINT_BYTES = 48 << 20;
+const CHECKPOINT_SECONDS = 5;
+const ACK_EVERY = 250; // ms, all stores of the page together
+const SILENCE = 5000; // ms without a message: subscribe anew
+const ASK_PATIENCE = 8000;
+const MAX_SPEAKERS = 64;
+
+export class Store {
+  constructor(key) {
+    this.key = key;
+    this.page = pageId();
+    this.selection = null;
+    this.playhead = null; // seconds, or null: live
+    this.engineState = "";
+    this.engineAt = 0;
+    this.gap = false;
+    this._listeners = new Set();
+    this._channels = [];
+    this._visible = new Set();
+    this._speaker = null;
+    this._asked = new Map();
+    this._askId = 0;
+    this._heard = 0;
+    this.reset();
+  }
+
+  /** Forget all data: another engine, or another recording. */
+  reset() {
+    this.live = new EngineState();
+    this.history = new History();
+    this.incarnation = "";
+    this._log = []; // {first, last, time, bytes | events, size}
+    this._logBytes = 0;
+    this._checkpoints = []; // {seq, time, state, weight}
+    this._checkpointBytes = 0;
+    this._scrub = null;
+    this._clock = { engine: 0, page: 0 };
+    this.received = 0;
+    this._acked = 0;
+    this.messages = 0;
+  }
+
+  // ---------------------------------------------------------------- what views read
+
+  get isLive() {
+    return this.playhead === null;
+  }
+
+  /** The newest moment, in seconds of the engine's clock. */
+  get now() {
+    const gone = ["died", "stopped", "failed"].includes(this.engineState) || !this._clock.page;
+    const since = gone ? 0 : (performance.now() - this._clock.page) / 1000;
+    return this._clock.engine + Math.min(since, 2);
+  }
+
+  get time() {
+    return this.playhead ?? this.now;
+  }
+
+  get shown() {
+    return this.isLive ? this.live : this._at(this.playhead);
+  }
+
+  /** The oldest moment that can be shown. */
+  get oldest() {
+    return this._checkpoints[0]?.time ?? this.live.time;
+  }
+
+  get phase() {
+    if (["died", "stopped", "failed"].includes(this.engineState)) return "gone";
+    if (this.gap) return "gap";
+    if (!this.live.seq) return this.engineState === "" || this.engineState === "none" ? "none" : "empty";
+    return this.history.steps.length || this.live.nodes.size ? "ok" : "empty";
+  }
+
+  subscribe(listener) {
+    this._listeners.add(listener);
+    return () => this._listeners.delete(listener);
+  }
+
+  _tell(what) {
+    for (const listener of [...this._listeners]) listener(what);
+  }
+
+  select(selection) {
+    const same = (this.selection?.kind ?? "") === (selection?.kind ?? "") && this.selection?.id === selection?.id;
+    if (same) return;
+    this.selection = selection;
+    this._tell("selection");
+  }
+
+  // ---------------------------------------------------------------- playhead
+
+  goLive() {
+    if (this.playhead === null) return;
+    this.playhead = null;
+    this._scrub = null;
+    this._tell("playhead");
+  }
+
+  /** Show the moment `time`; at or beyond the newest one it is live. */
+  goTo(time) {
+    if (time >= this.live.time && !this._replaying) return this.goLive();
+    const bounded = Math.max(this.oldest, time);
+    if (bounded === this.playhead) return;
+    this.playhead = bounded;
+    this._tell("playhead");
+  }
+
+  /** The last step that began at or before `time`; its place in history.steps, or -1. */
+  stepIndexAt(time) {
+    const steps = this.history.steps;
+    let low = 0;
+    let high = steps.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (steps[middle].time <= time) low = middle + 1;
+      else high = middle;
+    }
+    return low - 1;
+  }
+
+  goToStep(number) {
+    const found = this.history.steps.find(step => step.step >= number);
+    if (found) this.goTo(endOf(found));
+  }
+
+  stepBy(count) {
+    const steps = this.history.steps;
+    const here = this.isLive ? steps.length - 1 : this.stepIndexAt(this.playhead);
+    const next = here + count;
+    if (next >= steps.length) return this.goLive();
+    if (next >= 0) this.goTo(endOf(steps[next]));
+  }
+
+  eventBy(direction) {
+    const marks = this.history.marks;
+    const time = this.time;
+    const found = direction > 0 ? marks.find(mark => mark.time > time + 1e-6) : marks.findLast(mark => mark.time < time - 1e-6);
+    if (found) this.goTo(found.time);
+    else if (direction > 0) this.goLive();
+  }
+
+  /** The number of the step that is shown. */
+  get step() {
+    if (this.isLive) return this.live.step;
+    return this.history.steps[this.stepIndexAt(this.playhead)]?.step ?? this._at(this.playhead).step;
+  }
+
+  /** The state at `time`: from the last checkpoint before it, or on from the one that was shown. */
+  _at(time) {
+    let scrub = this._scrub;
+    if (scrub && scrub.until === time) return scrub.state;
+    const base = this._checkpoints.findLast(point => point.time <= time) ?? this._checkpoints[0];
+    if (!base) return this.live;
+    if (!scrub || scrub.state.time > time || scrub.state.seq < base.seq) {
+      scrub = this._scrub = { state: base.state.clone(), until: 0 };
+    }
+    const state = scrub.state;
+    let index = this._log.findLastIndex(entry => entry.first <= state.seq + 1);
+    if (index < 0) index = 0;
+    for (; index < this._log.length; index++) {
+      const entry = this._log[index];
+      for (const { seq, event } of eventsOf(entry)) {
+        if (seq <= state.seq) continue;
+        if (event.time > time) {
+          scrub.until = time;
+          return state;
+        }
+        state.apply(seq, event);
+      }
+    }
+    scrub.until = time;
+    return state;
+  }
+
+  // ---------------------------------------------------------------- data in
+
+  /** Take a snapshot (decoded): what was shown before is replaced, its past is kept for the lists. */
+  load(snapshot) {
+    this.reset();
+    this.live = EngineState.fromSnapshot(snapshot);
+    for (const { event } of snapshot.past ?? []) this.history.apply(event);
+    this.history.fromSnapshot(snapshot);
+    this._setClock(snapshot.time);
+    this._checkpoint();
+    this.gap = false;
+    this._tell("data");
+  }
+
+  /** Take numbered events; false when one is missing. `bytes` is their raw form, if there is one. */
+  feedEvents(numbered, { bytes = null, time = 0 } = {}) {
+    const fresh = numbered.filter(({ seq }) => seq > this.live.seq);
+    if (fresh.length) {
+      if (fresh[0].seq !== this.live.seq + 1) return false;
+      if (!this._checkpoints.length) this._checkpoint(fresh[0].event.time);
+      this._keep(fresh, bytes, numbered.length === fresh.length);
+      for (const { seq, event } of fresh) {
+        this.live.apply(seq, event);
+        this.history.apply(event);
+      }
+      this._maybeCheckpoint();
+    }
+    this._setClock(Math.max(time, this.live.time));
+    return true;
+  }
+
+  _setClock(time) {
+    this._clock = { engine: time, page: performance.now() };
+  }
+
+  _keep(events, bytes, whole) {
+    const size = bytes && whole ? bytes.byteLength : events.length * 400;
+    const entry = { first: events[0].seq, last: events.at(-1).seq, time: events[0].event.time, size };
+    if (bytes && whole) entry.bytes = bytes;
+    else entry.events = events;
+    this._log.push(entry);
+    this._logBytes += size;
+    const oldest = events[0].event.time - KEEP_SECONDS;
+    while (this._log.length > 1 && (this._logBytes > MAX_LOG_BYTES || this._log[0].time < oldest)) {
+      this._logBytes -= this._log.shift().size;
+    }
+    // A checkpoint is of use only while the events after it are there.
+    while (this._checkpoints.length > 1 && this._checkpoints[0].seq + 1 < this._log[0].first) this._dropCheckpoint();
+  }
+
+  _dropCheckpoint(index = 0) {
+    this._checkpointBytes -= this._checkpoints.splice(index, 1)[0].weight;
+  }
+
+  _maybeCheckpoint() {
+    const last = this._checkpoints.at(-1);
+    const every = Math.max(CHECKPOINT_SECONDS, (KEEP_SECONDS * this.live.weight) / MAX_CHECKPOINT_BYTES);
+    if (last && this.live.time - last.time < every) return;
+    this._checkpoint();
+  }
+
+  _checkpoint(time = this.live.time) {
+    const weight = this.live.weight;
+    this._checkpoints.push({ seq: this.live.seq, time, state: this.live.clone(), weight });
+    this._checkpointBytes += weight;
+    // Too heavy: every second one goes, so that the whole time stays within reach, in longer strides.
+    for (let index = 1; this._checkpointBytes > MAX_CHECKPOINT_BYTES && this._checkpoints.length > 2; index++) {
+      if (index >= this._checkpoints.length - 1) index = 1;
+      this._dropCheckpoint(index);
+    }
+  }
+
+  /** Bytes held for the past, about. */
+  get pastBytes() {
+    return this._logBytes + this._checkpointBytes;
+  }
+
+  // ---------------------------------------------------------------- the line to the kernel
+
+  attach(channel) {
+    const entry = { channel, off: null };
+    entry.off = channel.onMessage((content, buffers) => this._message(content, buffers ?? []));
+    this._channels.push(entry);
+    if (this._channels.length > MAX_SPEAKERS) this._channels.shift();
+    this._choose();
+    return () => {
+      entry.off?.();
+      this._channels = this._channels.filter(other => other !== entry);
+      if (this._speaker === entry) {
+        this._say({ k: "unsub" }, entry);
+        this._speaker = null;
+        this._choose();
+      }
+    };
+  }
+
+  /** A view is seen or not: with none seen nothing is subscribed. */
+  visible(view, seen) {
+    const before = this._visible.size;
+    if (seen) this._visible.add(view);
+    else this._visible.delete(view);
+    if (!!before !== !!this._visible.size) this._choose();
+  }
+
+  /** One channel of the page speaks for all its views. */
+  _choose() {
+    const wanted = this._visible.size > 0 && this._channels.length > 0;
+    if (wanted && !this._speaker) {
+      this._speaker = this._channels[0];
+      this._subscribe();
+      registry().watch(this);
+    } else if (!wanted && this._speaker) {
+      this._say({ k: "unsub" }, this._speaker);
+      this._speaker = null;
+    }
+  }
+
+  _subscribe() {
+    this.received = this._acked = 0;
+    this._heard = performance.now();
+    this._say({ k: "sub", from: this.live.seq }, this._speaker);
+  }
+
+  _say(content, entry) {
+    try {
+      entry?.channel.send({ ...content, page: this.page });
+    } catch {
+      // the comm is gone: another view's, or the next message, will show it
+    }
+  }
+
+  _message(content, buffers) {
+    if (!content || typeof content !== "object") return;
+    if (content.k === "answer") return this._answered(content);
+    if (content.page !== undefined && content.page !== this.page) return; // for another page of the same widget
+    if (Number.isInteger(content.n)) this.received = Math.max(this.received, content.n);
+    this._heard = performance.now();
+    this.messages++;
+    if (content.k === "engine") {
+      this.engineState = content.state;
+      this.engineAt = content.at;
+      this._tell("state");
+    } else if (content.k === "snapshot") {
+      this.load(decode(asBytes(buffers[0])));
+    } else if (content.k === "frames") {
+      for (const buffer of buffers) if (!this._frame(asBytes(buffer))) break;
+      this._tell("data");
+    }
+  }
+
+  _frame(bytes) {
+    const frame = decode(bytes);
+    if (frame.incarnation && this.incarnation && frame.incarnation !== this.incarnation) {
+      this.goLive();
+      this.reset();
+    }
+    if (frame.incarnation) this.incarnation = frame.incarnation;
+    const whole = this.feedEvents(frame.events ?? [], { bytes, time: frame.time });
+    if (whole && (frame.last_seq <= this.live.seq || frame.past)) {
+      this.gap = this.gap && !!frame.past && frame.last_seq > this.live.seq;
+      return true;
+    }
+    if (!this.gap) {
+      this.gap = true;
+      if (this._speaker) this._subscribe();
+    }
+    return false;
+  }
+
+  /** Ask the engine; rejects with its words, or after eight seconds. */
+  ask(verb, args = {}) {
+    const entry = this._speaker ?? this._channels[0];
+    if (!entry) return Promise.reject(new Error("No kernel is connected."));
+    const id = `${this.page}.${++this._askId}`;
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this._asked.delete(id);
+        reject(new Error(`The kernel did not answer ${verb}.`));
+      }, ASK_PATIENCE);
+      this._asked.set(id, { resolve, reject, timer });
+      this._say({ k: "ask", id, verb, args }, entry);
+    });
+  }
+
+  _answered(content) {
+    const asked = this._asked.get(content.id);
+    if (!asked) return;
+    if (Number.isInteger(content.n)) this.received = Math.max(this.received, content.n);
+    this._asked.delete(content.id);
+    clearTimeout(asked.timer);
+    if (content.error !== undefined) asked.reject(new Error(content.error));
+    else asked.resolve(content.data ?? {});
+  }
+
+  /** Called by the page's one timer: an acknowledgement if one is due (true), a new subscription after silence. */
+  tick() {
+    if (!this._speaker) return false;
+    if (this.received > this._acked) {
+      this._acked = this.received;
+      this._say({ k: "ack", n: this._acked }, this._speaker);
+      return true;
+    }
+    const silent = performance.now() - this._heard > SILENCE;
+    if (silent && !["died", "stopped", "failed"].includes(this.engineState)) this._subscribe();
+    return false;
+  }
+}
+
+function endOf(step) {
+  // A step's decisions and slots are published with it; what it changed is there once its own events are in.
+  return step.time + 1e-6 + (step.schedule_seconds ?? 0) + (step.forward_seconds ?? 0) + (step.process_seconds ?? 0);
+}
+
+function eventsOf(entry) {
+  return entry.events ?? decode(entry.bytes).events;
+}
+
+// ---------------------------------------------------------------- the page's registry
+
+function pageId() {
+  return registry().page;
+}
+
+function registry() {
+  const slot = Symbol.for("sgnb.stores");
+  let found = globalThis[slot];
+  if (!found) {
+    const watched = new Set();
+    let timer = 0;
+    let turn = 0;
+    found = globalThis[slot] = {
+      page: Math.random().toString(36).slice(2, 12),
+      stores: new Map(),
+      // One acknowledgement per tick, whichever store has one due: at most four a second from the page.
+      watch(store) {
+        watched.add(store);
+        timer ||= setInterval(() => {
+          const list = [...watched];
+          if (!list.some(other => other._speaker)) {
+            clearInterval(timer);
+            timer = 0;
+            watched.clear();
+            return;
+          }
+          for (let i = 0; i < list.length; i++) if (list[(turn + i) % list.length].tick()) break;
+          turn++;
+        }, ACK_EVERY);
+      },
+    };
+  }
+  return found;
+}
+
+/** The page's store for a key; the same one for every view and bundle. */
+export function storeOf(key) {
+  const { stores } = registry();
+  if (!stores.has(key)) stores.set(key, new Store(key));
+  return stores.get(key);
+}

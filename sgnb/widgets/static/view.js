@@ -1,0 +1,333 @@
+// The frame of an engine view: header, playhead, empty states, legend, keys, and when to draw. Subclasses fill it.
+//
+// A view class:   class TreeView extends View { static kind = "tree"; static title = "Radix tree"; … }
+//   build()       once: put elements into this.body (and this.side, this.foot), switches into this.tools
+//   draw()        the picture: called from requestAnimationFrame when something changed and the view is seen
+//   details()     numbers, tables, texts: at most four times a second
+//   facts()       the short text behind the title
+//   sentence()    the aria-label of its picture; also read when the selection changes
+//   key(event)    a key inside the view, true when taken; zoom(±1|0) and find(text) and copy() where they apply
+// It reads this.store (store.js) and calls this.changed() after its own changes. host.dataset.ready says "1" after the
+// first draw, host.dataset.seq the number of the last event drawn: tests wait for them.
+
+import { emptyNode, emptyState, helpDialog, liveRegion, playheadBar, tooltip } from "./controls.js";
+import { el, fill, setText } from "./dom.js";
+
+const DETAILS_EVERY = 250;
+
+export class View {
+  constructor(host, store, options = {}) {
+    this.host = host;
+    this.store = store;
+    this.options = options;
+    this.width = 0;
+    this._dirty = true;
+    this._detailsAt = -Infinity;
+    this._detailsDirty = true;
+    this._frame = 0;
+    this._timer = 0;
+    this._seen = false;
+    this._offs = [];
+    this._make();
+  }
+
+  static kind = "";
+  static title = "";
+
+  get kind() {
+    return this.constructor.kind;
+  }
+
+  _make() {
+    const { host, store } = this;
+    host.classList.add("sgnb-view", `sgnb-view-${this.kind}`);
+    host.setAttribute("role", "group");
+    host.setAttribute("aria-label", this.constructor.title);
+    host.dataset.kind = this.kind;
+    this.titleFacts = el("span", "sgnb-facts", {});
+    this.engineName = el("span", "sgnb-dim sgnb-engine", {});
+    this.tools = el("div", "sgnb-tools", {});
+    this.playhead = playheadBar(store);
+    const help = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => this._help() }, "?");
+    this.header = el(
+      "div",
+      "sgnb-bar",
+      {},
+      el("h2", "sgnb-title", {}, this.constructor.title),
+      this.engineName,
+      this.titleFacts,
+      el("span", "sgnb-space", {}),
+      this.tools,
+      this.playhead.element,
+      help
+    );
+    this.body = el("div", "sgnb-body", {});
+    this.side = el("aside", "sgnb-side", { "aria-label": "Details" });
+    this.main = el("div", "sgnb-main", {}, this.body, this.side);
+    this.foot = el("div", "sgnb-foot", {});
+    this.drawer = el("button", "sgnb-button sgnb-drawer", { type: "button", "aria-expanded": "false", onclick: () => this._toggleDrawer() }, "Details");
+    this.tools.append(this.drawer);
+    this.cover = el("div", "sgnb-cover", { hidden: true });
+    this.note = el("div", "sgnb-note", { hidden: true, role: "note" });
+    this.region = liveRegion();
+    this.content = el("div", "sgnb-content", {}, this.note, this.main, this.foot);
+    fill(host, this.header, this.content, this.cover, this.region.element);
+    this.tip = tooltip(host);
+    this._help = helpDialog(host);
+    this.build();
+    host.addEventListener("keydown", event => this._key(event));
+    this._offs.push(store.subscribe(what => this._told(what)));
+    this._watch();
+  }
+
+  // ---------------------------------------------------------------- for subclasses
+
+  build() {}
+  draw() {}
+  details() {}
+  facts() {
+    return "";
+  }
+  sentence() {
+    return this.constructor.title;
+  }
+  key() {
+    return false;
+  }
+  zoom() {}
+  find() {}
+  copy() {
+    return "";
+  }
+
+  /** Something of the view itself changed. */
+  changed() {
+    this._dirty = this._detailsDirty = true;
+    this._detailsAt = -Infinity;
+    this._schedule();
+  }
+
+  /** A legend entry: a swatch class and its words. */
+  legend(entries) {
+    return el(
+      "ul",
+      "sgnb-legend",
+      { "aria-label": "Legend" },
+      entries.map(([swatch, words]) => el("li", "", {}, el("span", `sgnb-swatch sgnb-swatch-${swatch}`, { "aria-hidden": "true" }), words))
+    );
+  }
+
+  /** A find box; `find(text)` of the view is called as it is typed. */
+  findBox(label) {
+    this.findInput = el("input", "sgnb-input sgnb-find", { type: "search", placeholder: label, "aria-label": label, spellcheck: "false" });
+    this.findInput.addEventListener("input", () => this.find(this.findInput.value));
+    this.findInput.addEventListener("keydown", event => {
+      event.stopPropagation();
+      if (event.key !== "Escape") return;
+      this.findInput.value = "";
+      this.find("");
+      this.host.focus();
+    });
+    return this.findInput;
+  }
+
+  // ---------------------------------------------------------------- when to draw
+
+  _told(what) {
+    if (what === "selection") this.region.say(this.sentence());
+    this._dirty = this._detailsDirty = true;
+    if (what !== "data") this._detailsAt = -Infinity;
+    this._schedule();
+  }
+
+  _watch() {
+    const resize = new ResizeObserver(entries => {
+      const width = Math.round(entries[0].contentRect.width);
+      if (!width || width === this.width) return;
+      this.width = width;
+      this.host.dataset.width = width >= 900 ? "wide" : width >= 560 ? "middle" : "narrow";
+      this.changed();
+    });
+    resize.observe(this.host);
+    const inside = new IntersectionObserver(entries => this._see(entries.at(-1).isIntersecting));
+    inside.observe(this.host);
+    const page = () => this._see(this._inside);
+    document.addEventListener("visibilitychange", page);
+    const theme = new MutationObserver(() => {
+      this._colours = null;
+      this.changed();
+    });
+    theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] });
+    const contrast = matchMedia("(forced-colors: active)");
+    const onContrast = () => this.changed();
+    contrast.addEventListener("change", onContrast);
+    this._offs.push(
+      () => resize.disconnect(),
+      () => inside.disconnect(),
+      () => theme.disconnect(),
+      () => document.removeEventListener("visibilitychange", page),
+      () => contrast.removeEventListener("change", onContrast)
+    );
+  }
+
+  _see(inside) {
+    this._inside = inside;
+    const seen = inside && document.visibilityState !== "hidden";
+    if (seen === this._seen) return;
+    this._seen = seen;
+    this.store.visible(this, seen);
+    if (seen) this.changed();
+  }
+
+  _schedule() {
+    if (!this._seen || this._frame || this._closed) return;
+    this._frame = requestAnimationFrame(() => {
+      this._frame = 0;
+      this._render();
+    });
+  }
+
+  _render() {
+    if (!this.width || this._closed) return;
+    const began = performance.now();
+    this._showState();
+    this.playhead.update();
+    if (this._dirty) {
+      this._dirty = false;
+      this.draw();
+      this.host.dataset.seq = String(this.store.live.seq);
+      this.host.dataset.step = String(this.store.step);
+      this.host.dataset.ready = "1";
+    }
+    const drawn = performance.now();
+    this.host.dataset.drawMs = (drawn - began).toFixed(2);
+    if (this._detailsDirty) {
+      const wait = this._detailsAt + DETAILS_EVERY - drawn;
+      if (wait <= 0) {
+        this._detailsDirty = false;
+        this._detailsAt = drawn;
+        setText(this.titleFacts, this.facts());
+        setText(this.engineName, this.options.engine ? `engine ${this.options.engine}` : "");
+        this.details();
+      } else if (!this._timer) {
+        this._timer = setTimeout(() => {
+          this._timer = 0;
+          this._schedule();
+        }, wait);
+      }
+    }
+  }
+
+  _showState() {
+    const state = this.options.ownState ? this.options.ownState(this) : emptyState(this.store, this.options);
+    this.host.dataset.state = this.options.ownState ? (state ? "empty" : "ok") : this.store.phase;
+    const cover = !!state?.cover;
+    if (this.cover.hidden === cover || (cover && this._coverWords !== state.words)) {
+      this._coverWords = state?.words;
+      this.cover.hidden = !cover;
+      this.content.hidden = cover;
+      fill(this.cover, cover ? emptyNode(state) : []);
+    }
+    this.note.hidden = !state || cover;
+    if (state && !cover) setText(this.note, state.words);
+    this.content.classList.toggle("sgnb-old", this.store.phase === "gap");
+  }
+
+  // ---------------------------------------------------------------- keys
+
+  _key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) {
+      if (event.target.matches("input, select")) event.stopPropagation();
+      return;
+    }
+    if (this.key(event) || this._common(event)) {
+      event.preventDefault();
+      event.stopPropagation();
+    }
+  }
+
+  _common(event) {
+    const { store } = this;
+    switch (event.key) {
+      case ",":
+        store.stepBy(-1);
+        return true;
+      case ".":
+        store.stepBy(1);
+        return true;
+      case "<":
+      case ";":
+        store.eventBy(-1);
+        return true;
+      case ">":
+      case ":":
+        store.eventBy(1);
+        return true;
+      case "l":
+      case "L":
+        store.goLive();
+        return true;
+      case "/":
+        this.findInput?.focus();
+        return !!this.findInput;
+      case "Escape":
+        store.select(null);
+        return true;
+      case "+":
+      case "=":
+        this.zoom(1);
+        return true;
+      case "-":
+      case "−":
+        this.zoom(-1);
+        return true;
+      case "0":
+        this.zoom(0);
+        return true;
+      case "c":
+      case "C": {
+        const text = this.copy();
+        if (text) navigator.clipboard?.writeText(text).then(() => this.region.say("Copied."), () => this.region.say("The browser refused to copy."));
+        return !!text;
+      }
+      case "?":
+        this._help();
+        return true;
+      default:
+        return false;
+    }
+  }
+
+  _toggleDrawer() {
+    const open = this.host.classList.toggle("sgnb-drawer-open");
+    this.drawer.setAttribute("aria-expanded", String(open));
+    this.changed();
+  }
+
+  // ---------------------------------------------------------------- colours for canvases
+
+  /** The tokens of theme.css as they are now. */
+  get colours() {
+    if (this._colours) return this._colours;
+    const style = getComputedStyle(this.host);
+    const read = name => style.getPropertyValue(`--sgnb-${name}`).trim();
+    const names = ["reused", "reused-edge", "evictable", "locked", "locked-fill", "prefill", "prefill-edge", "decode", "forced"];
+    names.push("trouble", "trouble-text", "reused-text", "good-text", "text", "text2", "ground", "soft", "rule", "strong", "choice");
+    this._colours = Object.fromEntries(names.map(name => [name.replace(/-(\w)/g, (_, c) => c.toUpperCase()), read(name)]));
+    this._colours.ui = style.getPropertyValue("--sgnb-ui").trim() || "sans-serif";
+    this._colours.code = style.getPropertyValue("--sgnb-code").trim() || "monospace";
+    this._colours.forcedColors = matchMedia("(forced-colors: active)").matches;
+    return this._colours;
+  }
+
+  destroy() {
+    this._closed = true;
+    this.store.visible(this, false);
+    cancelAnimationFrame(this._frame);
+    clearTimeout(this._timer);
+    this.region.close();
+    this.tip.hide();
+    for (const off of this._offs) off();
+    this.host.replaceChildren();
+  }
+}

@@ -1,0 +1,241 @@
+"""The static form of the engine views: one table of the moment they were shown, as HTML and as text.
+
+Notebook process. Called by ``engine_view`` with answers of the engine (``picture``, ``history``, ``nodes``) and, for the
+graph, with ``explain_data``. Same numbers and words as the live view; only ``table tr th td br code`` and no style that
+carries meaning. Pure functions: no engine, no IPython.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sgnb.widgets import words
+
+ROWS = 200
+"""Rows of a table at most; the rest is counted in its last line."""
+TEXT = 80
+
+
+@dataclass(slots=True)
+class Table:
+    """A title, a sentence of facts, columns (those in ``numbers`` are right-aligned in text) and rows of words."""
+
+    title: str
+    facts: str = ""
+    columns: Sequence[str] = ()
+    rows: list[Sequence[str]] = field(default_factory=list)
+    numbers: frozenset[int] = frozenset()
+    code: frozenset[int] = frozenset()
+    more: str = ""
+
+
+def html_of(table: Table) -> str:
+    """The table as HTML; every word escaped."""
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
+    lines = [f"<tr><th colspan={max(1, len(table.columns))}>{_escape(_heading(table))}</th></tr>"]
+    if head and table.rows:
+        lines.append(f"<tr>{head}</tr>")
+    for row in table.rows:
+        cells = (
+            f"<td>{'<code>' * (i in table.code)}{_escape(cell)}{'</code>' * (i in table.code)}</td>"
+            for i, cell in enumerate(row)
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    if table.more:
+        lines.append(f"<tr><td colspan={max(1, len(table.columns))}>{_escape(table.more)}</td></tr>")
+    return f"<table>{''.join(lines)}</table>"
+
+
+def text_of(table: Table) -> str:
+    """The same lines as plain text, columns aligned."""
+    lines = [_heading(table)]
+    if table.rows:
+        rows = [list(map(words.visible, row)) for row in [list(table.columns), *table.rows]]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(table.columns))]
+        for row in rows:
+            cells = (
+                cell.rjust(width) if i in table.numbers else cell.ljust(width)
+                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            lines.append("  ".join(cells).rstrip())
+    if table.more:
+        lines.append(words.visible(table.more))
+    return "\n".join(lines)
+
+
+def _heading(table: Table) -> str:
+    return words.visible(f"{table.title}: {table.facts}" if table.facts else table.title)
+
+
+def _escape(text: str) -> str:
+    return html.escape(words.visible(text)).replace("\n", "<br>")
+
+
+def empty_table(title: str, sentence: str) -> Table:
+    """What stands for a view with nothing to show (``No engine is running.``)."""
+    return Table(title, sentence)
+
+
+def name_of(label: Mapping[str, Any], rid: str = "") -> str:
+    """``7.1 finding``: cell, branch and variable of a request."""
+    cell, branch = str(label.get("cell", "")), str(label.get("branch", ""))
+    place = f"{cell}.{branch}" if branch else cell
+    return " ".join(filter(None, [place, str(label.get("name", ""))])) or rid
+
+
+# ---------------------------------------------------------------- radix tree
+
+
+def tree_table(snapshot: Mapping[str, Any], texts: Mapping[str, Any]) -> Table:
+    """One row a node, indented, as text is read; ``texts``: the ``nodes`` answer for those whose text may be read."""
+    nodes = {row[0]: row for row in snapshot["nodes"]}
+    children: dict[int, list[int]] = {}
+    for number, row in nodes.items():
+        children.setdefault(row[1], []).append(number)
+    locked = sum(row[3] for row in nodes.values() if row[4])
+    whole = sum(row[3] for row in nodes.values())
+    following = {number: place for place, number in enumerate(snapshot.get("next", []), 1)}
+    table = Table(
+        "Radix tree",
+        f"{words.count(whole)} tokens in {plural(len(nodes), 'node')}, {words.count(locked)} locked, "
+        f"{words.count(whole - locked)} evictable",
+        ["node", "tokens", "from", "locks", "hits", "evicted next", "text"],
+        numbers=frozenset({1, 2, 3, 4}),
+        code=frozenset({6}),
+    )
+    stack = [(number, 0) for number in sorted((n for n in nodes if nodes[n][1] not in nodes), reverse=True)]
+    while stack and len(table.rows) < ROWS:
+        number, depth = stack.pop()
+        row = nodes[number]
+        text = (texts.get(str(number)) or {}).get("text")
+        table.rows.append(
+            [
+                f"{'· ' * depth}{number}",
+                words.count(row[3]),
+                words.count(row[2]),
+                words.count(row[4]),
+                words.count(row[5]),
+                str(following.get(number, "")),
+                short(text) if text is not None else words.UNKNOWN,
+            ]
+        )
+        stack += [(child, depth + 1) for child in sorted(children.get(number, ()), reverse=True)]
+    if len(nodes) > len(table.rows):
+        table.more = f"{plural(len(nodes) - len(table.rows), 'more node')} not shown."
+    return table
+
+
+# ---------------------------------------------------------------- KV map
+
+
+def kv_table(snapshot: Mapping[str, Any]) -> Table:
+    """The five states, the invariant, and the largest holders."""
+    size = int(snapshot["slots"])
+    kinds = {"prefill": 0, "decode": 0, "score": 0}
+    owners: dict[str, int] = {}
+    runs_of: dict[str, int] = {}
+    cached = 0
+    for owner, _start, number, kind in snapshot["runs"]:
+        if owner.startswith("node:"):
+            cached += number
+            continue
+        kinds[kind or "score"] += number
+        owners[owner] = owners.get(owner, 0) + number
+        runs_of[owner] = runs_of.get(owner, 0) + 1
+    locked = sum(row[3] for row in snapshot["nodes"] if row[4])
+    flight = sum(kinds.values())
+    free = size - cached - flight
+    table = Table(
+        "KV map",
+        f"{words.share(size - free, size)} used, {words.count(size - free)} of {words.count(size)} slots, "
+        f"page {snapshot['page_size']}",
+        ["state or holder", "slots", "share", "runs"],
+        numbers=frozenset({1, 2, 3}),
+    )
+    states = [
+        ("cached, locked", locked),
+        ("prefill, in flight", kinds["prefill"] + kinds["score"]),
+        ("decode, in flight", kinds["decode"]),
+        ("cached, evictable", cached - locked),
+        ("free", free),
+    ]
+    table.rows += [[name, words.count(number), words.share(number, size), ""] for name, number in states]
+    labels = {req["rid"]: name_of(req.get("label") or {}, req["rid"]) for req in snapshot["requests"]}
+    for owner in sorted(owners, key=lambda rid: -owners[rid])[:50]:
+        number = owners[owner]
+        table.rows.append(
+            [labels.get(owner, owner), words.count(number), words.share(number, size), str(runs_of[owner])]
+        )
+    sound = free >= 0 and not snapshot.get("runs_left_out")
+    table.more = f"{'✓' if sound else '✕'} free + cached + in use = {words.count(size)}"
+    return table
+
+
+# ---------------------------------------------------------------- timeline
+
+
+def timeline_table(events: Iterable[Mapping[str, Any]]) -> Table:
+    """The last steps: mode, requests, tokens, times, and what was decided before each."""
+    steps = [numbered["event"] for numbered in events if numbered["event"]["t"] == "step"]
+    labels = {
+        numbered["event"]["rid"]: name_of(numbered["event"].get("label") or {}, numbered["event"]["rid"])
+        for numbered in events
+        if numbered["event"]["t"] == "request"
+    }
+    table = Table(
+        "Batch timeline",
+        f"the last {plural(min(ROWS, len(steps)), 'step')}" if steps else "Nothing has run yet.",
+        ["step", "mode", "requests", "tokens", "schedule", "forward", "sample", "decided before"],
+        numbers=frozenset({0, 2, 3}),
+    )
+    quiet = words.deterministic()
+    for step in steps[-ROWS:]:
+        times = [step.get(f"{part}_seconds", 0.0) for part in ("schedule", "forward", "sample")]
+        notes = (
+            f"{note['what']} {labels.get(note['rid'], note['rid'])}"
+            + (f" ({note['reason']})" if note.get("reason") not in ("", "fits", None) else "")
+            for note in step.get("notes", [])
+        )
+        table.rows.append(
+            [
+                words.count(step["step"]),
+                step["mode"],
+                str(len(step["rows"])),
+                words.count(sum(row["tokens"] for row in step["rows"])),
+                *("" if quiet else f"{1000 * spent:.1f} ms" for spent in times),
+                "; ".join(notes),
+            ]
+        )
+    return table
+
+
+# ---------------------------------------------------------------- graph
+
+
+def graph_table(data: Mapping[str, Any]) -> Table:
+    """The passes of a program, in order: what each did and why."""
+    facts = "runs compiled" if data.get("compiled") else f"runs eagerly: {data.get('reason', '')}"
+    table = Table(
+        "Graph", f"{data.get('name', '')}, {facts}", ["block", "pass", "instructions", "what it did"]
+    )
+    for number, block in enumerate(data.get("blocks", []), 1):
+        for record in block:
+            table.rows.append(
+                [str(number), record["pass"], f"{record['before']} → {record['after']}", str(record["why"])]
+            )
+    table.more = str(data.get("error", ""))
+    return table
+
+
+def short(text: str) -> str:
+    """Text on one line, cut."""
+    line = text.replace("\n", "⏎").replace("\t", "→")
+    return line if len(line) <= TEXT else line[: TEXT - 1] + "…"
+
+
+def plural(number: int, noun: str) -> str:
+    """``1 node``, ``3 nodes``."""
+    return f"{words.count(number)} {noun}{'' if number == 1 else 's'}"

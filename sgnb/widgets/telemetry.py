@@ -1,0 +1,346 @@
+"""The way of an engine's events to the pages that show them: raw frames, paced, acknowledged, none when none is shown.
+
+Notebook process. One ``EngineFeed`` an engine, made by ``feed_of``; each page that shows something of it is a
+``Subscriber``: a source of the kernel's one publisher. Frames pass as the bytes they came in: nothing is decoded again
+or folded here. The feed listens to the engine only while a subscriber is there. No views, no words.
+
+Page → kernel (over a widget's or the panel's comm; ``page`` names the page load)::
+
+    {"k": "sub", "page": p, "from": n}     begin; n: number of the last event it knows, 0: nothing
+    {"k": "unsub", "page": p}              nothing is shown any more
+    {"k": "ack", "page": p, "n": m}        all messages up to number m were taken
+    {"k": "ask", "id": i, "verb": v, "args": {…}}     a question to the engine, see ASKS
+
+Kernel → page; frames and snapshots are MessagePack in binary buffers::
+
+    {"k": "snapshot", "page": p, "n": m}   buffer: the engine's answer to ``picture``, with ``past``: what is kept of
+                                           events before it, as ``{seq, event}``, for the lists of steps and requests
+    {"k": "frames", "page": p, "n": m}     buffers: TelemetryFrames as the engine sent them, or made of its history
+    {"k": "engine", "state": s, "at": t}   the engine's state changed
+    {"k": "answer", "id": i, "data": …}    or ``"error": "…"``
+
+Up to ``WINDOW`` messages may be unacknowledged; then frames wait, and beyond ``MAX_WAITING`` bytes they are dropped: the
+newest come later, the page sees the gap and says ``sub`` again with what it knows. A page that is silent for
+``DROP_AFTER`` seconds is forgotten.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from sgnb.errors import SgnbError
+from sgnb.messages import TelemetryFrame
+from sgnb.widgets.publisher import get_publisher
+
+WINDOW = 16
+MAX_WAITING = 2 << 20
+DROP_AFTER = 15.0
+BEAT = 1.0
+"""A page hears at least this often, so that it knows the engine's clock and that the line works."""
+HISTORY_EVENTS = 4000
+HISTORY_MESSAGES = 16
+"""A gap of more events than these two allow is answered with a snapshot."""
+PAST_EVENTS = 8000
+ASKS = frozenset(
+    {
+        "nodes",
+        "holders",
+        "prompt",
+        "memory",
+        "stats",
+        "requests",
+        "pause",
+        "step",
+        "resume",
+        "flush_cache",
+        "set",
+    }
+)
+ASK_SECONDS = 5.0
+
+logger = logging.getLogger("sgnb")
+
+
+class FeedEngine(Protocol):
+    """What a feed needs of an engine (``backends.engine.Engine``)."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def state(self) -> str:
+        """``idle``, ``running``, ``died``, …"""
+
+    def subscribe_frames(self, callback: Callable[[TelemetryFrame, bytes], None]) -> Callable[[], None]:
+        """Call with every frame; returns its end."""
+
+    def on_state(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        """Call at each change of state; returns its end."""
+
+    def ask(self, verb: str, args: dict[str, Any] | None = None, timeout: float = 10.0) -> dict[str, Any]:
+        """One control of the engine."""
+
+
+Send = Callable[[dict[str, Any], list[bytes]], None]
+
+
+class EngineFeed:
+    """All pages that show one engine. Thread-safe; talks to the engine on a thread of its own, never on a comm's."""
+
+    def __init__(self, engine: FeedEngine) -> None:
+        self.engine = engine
+        self._lock = threading.Lock()
+        self._subscribers: dict[str, Subscriber] = {}
+        self._ends: list[Callable[[], None]] = []
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+
+    @property
+    def listening(self) -> bool:
+        """True while the engine's telemetry is subscribed."""
+        return bool(self._ends)
+
+    def take(self, message: Mapping[str, Any], send: Send) -> None:
+        """One message of a page; answers go by ``send``. Returns at once."""
+        kind, page = message.get("k"), str(message.get("page", ""))[:64]
+        if kind == "sub" and page:
+            known = message.get("from", 0)
+            self._subscribe(page, known if isinstance(known, int) and known > 0 else 0, send)
+        elif kind == "unsub":
+            self.drop(page)
+        elif kind == "ack" and isinstance(message.get("n"), int):
+            if (subscriber := self._subscribers.get(page)) is not None:
+                subscriber.acknowledge(message["n"])
+        elif kind == "ask":
+            self._later(lambda: self._answer(message, send))
+
+    def drop(self, page: str) -> None:
+        """This page shows nothing any more; the last one ends the subscription."""
+        with self._lock:
+            subscriber = self._subscribers.pop(page, None)
+            ends, self._ends = ([], self._ends) if self._subscribers else (self._ends, [])
+            if not self._subscribers and self._worker is not None:
+                self._work.put(None)
+                self._worker = None
+        if subscriber is not None:
+            get_publisher().remove(subscriber)
+        for end in ends:
+            end()
+
+    def _subscribe(self, page: str, known: int, send: Send) -> None:
+        with self._lock:
+            old = self._subscribers.get(page)
+            subscriber = self._subscribers[page] = Subscriber(self, page, send)
+            if not self._ends:
+                self._ends = [self.engine.subscribe_frames(self._frame), self.engine.on_state(self._state)]
+        if old is not None:
+            get_publisher().remove(old)
+        get_publisher().add(subscriber)
+        subscriber.put({"k": "engine", "state": self.engine.state, "at": time.time()}, [])
+        self._later(lambda: self._catch_up(subscriber, known))
+
+    # ------------------------------------------------------------ the engine's I/O thread
+
+    def _frame(self, frame: TelemetryFrame, raw: bytes) -> None:
+        for subscriber in list(self._subscribers.values()):
+            subscriber.frame(raw, bool(frame.events))
+
+    def _state(self, state: str) -> None:
+        for subscriber in list(self._subscribers.values()):
+            subscriber.put({"k": "engine", "state": state, "at": time.time()}, [])
+
+    # ------------------------------------------------------------ the worker's thread
+
+    def _later(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._worker is None:
+                self._work = queue.SimpleQueue()
+                self._worker = threading.Thread(
+                    target=self._run, args=(self._work,), name="sgnb feed", daemon=True
+                )
+                self._worker.start()
+            self._work.put(work)
+
+    def _run(self, work: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+        while (job := work.get()) is not None:
+            try:
+                job()
+            except SgnbError as error:  # the engine ended meanwhile: its state says so
+                logger.debug("a view's question failed: %s", error.message)
+            except Exception:
+                logger.debug("a view could not be served", exc_info=True)
+            if not self._subscribers and work.empty():
+                with self._lock:
+                    if work is self._work and not self._subscribers and work.empty():
+                        self._worker = None
+                        return
+
+    def _answer(self, message: Mapping[str, Any], send: Send) -> None:
+        verb, args = message.get("verb"), message.get("args")
+        answer: dict[str, Any] = {"k": "answer", "id": message.get("id")}
+        try:
+            if verb not in ASKS:
+                raise SgnbError(f"views may not ask {verb!r}")
+            answer["data"] = self.engine.ask(
+                str(verb), dict(args) if isinstance(args, dict) else {}, ASK_SECONDS
+            )
+        except SgnbError as error:
+            answer["error"] = error.message
+        page = self._subscribers.get(str(message.get("page", "")))
+        if page is not None:
+            page.put(answer, [])
+        else:
+            get_publisher().send_now(lambda: send(answer, []))
+
+    def _catch_up(self, subscriber: Subscriber, known: int) -> None:
+        """Send what the page lacks: the events since ``known`` if the engine still has them all, else the whole picture."""
+        if self.engine.state not in ("idle", "running"):
+            subscriber.live()
+            return
+        frames = self._missing(known) if known else None
+        if frames is None:
+            picture = self.engine.ask("picture", timeout=ASK_SECONDS)
+            picture["past"] = self._past(int(picture["seq"]))
+            subscriber.put({"k": "snapshot"}, [msgspec.msgpack.encode(picture)])
+        else:
+            for frame in frames:
+                subscriber.put({"k": "frames"}, [frame])
+        subscriber.live()
+
+    def _missing(self, known: int) -> list[bytes] | None:
+        frames: list[bytes] = []
+        start = known + 1
+        for _ in range(HISTORY_MESSAGES):
+            found = self.engine.ask(
+                "history", {"from_seq": start, "limit": HISTORY_EVENTS}, timeout=ASK_SECONDS
+            )
+            events, last = found["events"], int(found["last_seq"])
+            if last < known:
+                return None  # another engine's numbers
+            if last < start:
+                return frames
+            if not events or int(events[0]["seq"]) != start:
+                return None
+            frames.append(_frame_of(events, last))
+            start = int(events[-1]["seq"]) + 1
+        return None
+
+    def _past(self, seq: int) -> list[Any]:
+        start = max(1, seq - PAST_EVENTS + 1)
+        events: list[Any] = []
+        while start <= seq:
+            found = self.engine.ask(
+                "history", {"from_seq": start, "limit": HISTORY_EVENTS}, timeout=ASK_SECONDS
+            )["events"]
+            if not found:
+                break
+            events += found
+            start = int(found[-1]["seq"]) + 1
+        # Slots before the snapshot are not known, so their changes are of no use.
+        return [numbered for numbered in events if numbered["seq"] <= seq and numbered["event"]["t"] != "kv"]
+
+
+class Subscriber:
+    """One page: what waits for it, what it has not acknowledged. A source of the publisher."""
+
+    def __init__(self, feed: EngineFeed, page: str, send: Send) -> None:
+        self.due: float | None = None
+        self._feed = feed
+        self._page = page
+        self._send = send
+        self._lock = threading.Lock()
+        self._first: deque[tuple[dict[str, Any], list[bytes]]] = deque()
+        self._frames: list[bytes] = []
+        self._bytes = 0
+        self._sent = 0
+        self._acked = 0
+        self._heard = self._beat = time.monotonic()
+        self._live = False
+        self._overrun = False
+
+    def put(self, content: dict[str, Any], buffers: list[bytes]) -> None:
+        """Queue one message before all frames."""
+        with self._lock:
+            self._first.append((content, buffers))
+        get_publisher().wake(self)
+
+    def live(self) -> None:
+        """The past is queued: what came since follows."""
+        self._live = True
+        get_publisher().wake(self)
+
+    def frame(self, raw: bytes, news: bool) -> None:
+        """I/O thread: a frame of the engine; an empty one only beats."""
+        now = time.monotonic()
+        with self._lock:
+            if not news and (self._frames or now - self._beat < BEAT):
+                return
+            if self._bytes + len(raw) > MAX_WAITING:
+                self._frames.clear()
+                self._bytes = 0
+            self._frames.append(raw)
+            self._bytes += len(raw)
+            self._beat = now
+        get_publisher().wake(self)
+
+    def acknowledge(self, number: int) -> None:
+        """The page has taken all messages up to ``number``."""
+        self._heard = time.monotonic()
+        if number > self._acked:
+            self._acked = min(number, self._sent)
+            get_publisher().wake(self)
+
+    def publish(self) -> bool:
+        """Publisher's thread: at most one message."""
+        now = time.monotonic()
+        if self._sent == self._acked:
+            self._heard = now
+        self.due = now + DROP_AFTER
+        if now - self._heard > DROP_AFTER:
+            self._feed.drop(self._page)
+            return False
+        if self._sent - self._acked >= WINDOW:
+            return False  # its acknowledgement wakes us
+        with self._lock:
+            if self._first:
+                content, buffers = self._first.popleft()
+            elif self._live and self._frames:
+                content, buffers, self._frames, self._bytes = {"k": "frames"}, self._frames, [], 0
+            else:
+                return False
+            more = bool(self._first or (self._live and self._frames))
+        self._sent += 1
+        self._send({**content, "page": self._page, "n": self._sent}, buffers)
+        if more:
+            get_publisher().wake(self)
+        return True
+
+
+def _frame_of(events: list[Any], last: int) -> bytes:
+    time_of_last = events[-1]["event"].get("time", 0.0)
+    return msgspec.msgpack.encode(
+        {"incarnation": "", "last_seq": last, "time": time_of_last, "events": events, "past": True}
+    )
+
+
+_feeds: weakref.WeakKeyDictionary[Any, EngineFeed] = weakref.WeakKeyDictionary()
+_feeds_lock = threading.Lock()
+
+
+def feed_of(engine: FeedEngine) -> EngineFeed:
+    """The one feed of this engine."""
+    with _feeds_lock:
+        feed = _feeds.get(engine)
+        if feed is None:
+            feed = _feeds[engine] = EngineFeed(engine)
+        return feed
