@@ -708,6 +708,8 @@ class EngineStats(Wire, frozen=True, kw_only=True, tag="stats"):
     """Requests that a paused scheduler holds."""
     fork_rate: float = 0.0
     """Forked children a second, over the last 60 s."""
+    num_half_filled_tokens: int = 0
+    """Slots lost to half-filled pages: of running requests' last pages, without a token yet."""
 
 
 class Match(Wire, frozen=True, kw_only=True):
@@ -743,6 +745,8 @@ class Match(Wire, frozen=True, kw_only=True):
     """Of ``evicted``: when, for whom (``gone_for``), how many tokens (``gone_tokens``)."""
     gone_for: str = ""
     gone_tokens: int = 0
+    half_page: int = 0
+    """Of ``page``: tokens that could be reused but for their page, which they do not fill."""
 
 
 class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):

@@ -9,6 +9,7 @@ from radix_machine import RadixMachine, array
 from sgnb.engine.mem_cache import radix_cache
 from sgnb.engine.mem_cache.allocator import TokenAllocator
 from sgnb.engine.mem_cache.base import IntegrityError, OutOfSlots
+from sgnb.engine.mem_cache.eviction import EvictionQueue
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.mem_cache.req_kv import ReqKV
 
@@ -76,9 +77,20 @@ class SplitsWithoutLock(RadixCache):
         return upper
 
 
-class EvictsByCreation(RadixCache):
-    def _order(self, node):
+class ByCreation(EvictionQueue):
+    def order(self, node):
         return (node.soft_ref > 0, 0, node.id, node.id)
+
+
+class EvictsByCreation(RadixCache):
+    def __init__(self, allocator):
+        super().__init__(allocator)
+        self._queue = ByCreation("lru")
+
+
+class RoundsUp(RadixCache):
+    def _whole(self, length):
+        return -(-length // self.page_size) * self.page_size
 
 
 def off_by_one(key, ids, start):
@@ -87,6 +99,13 @@ def off_by_one(key, ids, start):
     return min(length, int(differs[0]) + 1) if len(differs) else length
 
 
+class KeepsSpare(ReqKV):
+    def release(self, ids=None):
+        self.spare = []
+        return super().release(ids)
+
+
+@pytest.mark.parametrize("pages", [(1,), (2,)], ids=["tokens", "pages"])
 @pytest.mark.parametrize(
     "mutation",
     [
@@ -95,15 +114,27 @@ def off_by_one(key, ids, start):
         {"kv_class": FreesTwice},
         {"cache_class": SplitsWithoutLock},
         {"cache_class": EvictsByCreation},
-        {"common": off_by_one},
     ],
-    ids=["skip-unlock", "keep-duplicates", "double-free", "split-lock", "evict-creation", "off-by-one"],
+    ids=["skip-unlock", "keep-duplicates", "double-free", "split-lock", "evict-creation"],
 )
-def test_state_machine_finds_mutation(mutation, monkeypatch):
-    if "common" in mutation:
-        monkeypatch.setattr(radix_cache, "_common", mutation["common"])
-        mutation = {}
-    machine = type("Mutant", (RadixMachine,), mutation)
+def test_state_machine_finds_mutation(mutation, pages):
+    assert_found(mutation, pages)
+
+
+@pytest.mark.parametrize(
+    "mutation", [{"cache_class": RoundsUp}, {"kv_class": KeepsSpare}], ids=["round-up", "spare"]
+)
+def test_state_machine_finds_mutation_of_pages(mutation):
+    assert_found(mutation, (2, 4, 16))
+
+
+def test_state_machine_finds_a_match_one_token_too_long(monkeypatch):
+    monkeypatch.setattr(radix_cache, "_common", off_by_one)
+    assert_found({}, (1,))
+
+
+def assert_found(mutation, pages):
+    machine = type("Mutant", (RadixMachine,), {**mutation, "page_sizes": pages})
     with pytest.raises((AssertionError, IntegrityError, OutOfSlots, ExceptionGroup)):
         run_state_machine_as_test(machine, settings=HUNT)
 
@@ -205,6 +236,25 @@ def test_flushed_prefix_that_is_used_again_stays():
     first.release()
     second.release()
     assert cache.peek(array([1, 2, 3])).length == 3
+
+
+def test_what_ends_under_a_flushed_prefix_leaves_with_it():
+    """A request that was admitted before its prefix was in the tree ends after a flush that another one outlives."""
+    cache, allocator = make()
+    first, second = ReqKV(cache, allocator), ReqKV(cache, allocator)
+    second.bind(array([1, 2, 3, 4]))
+    second.grow(allocator.alloc(3))
+    first.bind(array([1, 2, 9]))
+    first.grow(allocator.alloc(2))
+    first.store(array([1, 2]))
+    assert cache.flush() == (0, 2)
+    node = second.release(array([1, 2, 3]))
+    assert cache.resolve(node) is first.node, "a soft reference lies at what is left"
+    assert cache.peek(array([1, 2, 3])).length == 2
+    cache.check()
+    first.release(array([1, 2]))
+    assert allocator.available == 64
+    assert not list(cache.nodes())
 
 
 def test_F31_two_requests_compute_the_same_prefix():

@@ -1,10 +1,12 @@
-"""Free slots of the KV pool, one token a slot.
+"""Free slots of the KV pool: token by token, or by pages.
 
 Role: hands out slot numbers ``0 … size-1`` and takes them back, noticing every slot given back twice. Scheduler process;
 called by the radix cache (evict), by ``ReqKV`` (free) and by the batch (alloc). No memory and no policy of eviction here.
 
     free stack  [ ………… deepest | …………… | top ]      available = its height
     is_free     one flag a slot; a slot is in the stack exactly when its flag is set
+
+``PagedAllocator`` keeps the same books over pages.
 """
 
 from __future__ import annotations
@@ -26,13 +28,11 @@ class TokenAllocator(BaseAllocator):
             raise ValueError(f"a KV pool needs at least 1 slot, not {size}")
         self.size = size
         self.order = order
-        """``lifo``: last freed, first used; ``lowest``: lowest numbers first. May be changed at any time."""
         self._stack: IntArray = np.arange(size - 1, -1, -1, dtype=np.int32)
         self._is_free = np.ones(size, dtype=np.bool_)
         self._scratch: IntArray = np.zeros(size, dtype=np.int32)
         self._top = size
         self.on_free: Callable[[IntArray], None] | None = None
-        """Told which slots are given back."""
 
     @property
     def available(self) -> int:
@@ -75,8 +75,87 @@ class TokenAllocator(BaseAllocator):
         lengths = edges[1::2] - edges[::2]
         return len(lengths), int(lengths.max(initial=0))
 
+    def compact(self, live: int) -> None:
+        """Whatever was taken lies in slots ``0 … live - 1`` now, all others are free."""
+        if live != self.size - self._top:
+            raise IntegrityError(f"{live} slots are said to be taken, {self.size - self._top} are")
+        self._is_free[:live] = False
+        self._is_free[live:] = True
+        self._stack[: self._top] = np.arange(self.size - 1, live - 1, -1, dtype=np.int32)
+
     def check(self) -> None:
         """Raise IntegrityError when stack and flags disagree."""
         flagged = int(self._is_free.sum())
         if flagged != self._top or not self._is_free[self._stack[: self._top]].all():
             raise IntegrityError(f"allocator: {self._top} slots on the stack, {flagged} flagged as free")
+
+
+class PagedAllocator(BaseAllocator):
+    """Slots by whole pages: page ``p`` is slots ``p * page_size …``. What a pool has beyond whole pages is not used."""
+
+    def __init__(self, size: int, page_size: int, order: str = "lifo") -> None:
+        if size < page_size:
+            raise ValueError(f"a KV pool needs at least one page of {page_size} slots, not {size}")
+        self.page_size = page_size
+        self._pages = TokenAllocator(size // page_size, order)
+        self.size = self._pages.size * page_size
+        self._within: IntArray = np.arange(page_size, dtype=np.int32)
+        self.on_free: Callable[[IntArray], None] | None = None
+
+    @property
+    def order(self) -> str:
+        """``lifo`` or ``lowest``, as in ``TokenAllocator``, over pages."""
+        return self._pages.order
+
+    @order.setter
+    def order(self, order: str) -> None:
+        self._pages.order = order
+
+    @property
+    def available(self) -> int:
+        """Slots of free pages."""
+        return self._pages.available * self.page_size
+
+    def alloc(self, count: int) -> list[int]:
+        """Take the pages that ``count`` slots need, all their slots in order; OutOfSlots when they are not there."""
+        pages = -(-count // self.page_size)
+        if pages > self._pages.available:
+            raise OutOfSlots(
+                f"{count} KV slots are needed, {pages} pages of {self.page_size}; {self._pages.available} pages are free"
+            )
+        taken = np.array(self._pages.alloc(pages), dtype=np.int32)
+        out: list[int] = (taken[:, None] * self.page_size + self._within).ravel().tolist()
+        return out
+
+    def free(self, slots: Sequence[int] | IntArray) -> None:
+        """Give whole pages back; raises IntegrityError for a part of one, and for one that is free already or foreign."""
+        if not len(slots):
+            return
+        given = np.asarray(slots, dtype=np.int32)
+        firsts = given[:: self.page_size]
+        whole = (firsts[:, None] + self._within).ravel()
+        if len(given) != len(whole) or (given != whole).any() or (firsts % self.page_size).any():
+            raise IntegrityError(
+                f"not whole pages of {self.page_size} slots: {given.tolist()[:8]} are given back"
+            )
+        self._pages.free(firsts // self.page_size)
+        if self.on_free is not None:
+            self.on_free(given)
+
+    def fragmentation(self) -> tuple[int, int]:
+        """(runs of consecutive free pages, slots of the longest)."""
+        runs, longest = self._pages.fragmentation()
+        return runs, longest * self.page_size
+
+    def compact(self, live: int) -> None:
+        """Whatever was taken lies in the first ``live`` slots now, whole pages; all others are free."""
+        self._pages.compact(live // self.page_size)
+
+    def check(self) -> None:
+        """Raise IntegrityError when the books of pages disagree."""
+        self._pages.check()
+
+
+def make_allocator(size: int, page_size: int = 1, order: str = "lifo") -> BaseAllocator:
+    """The allocator of a page size."""
+    return TokenAllocator(size, order) if page_size == 1 else PagedAllocator(size, page_size, order)

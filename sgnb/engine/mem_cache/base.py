@@ -6,19 +6,22 @@ Role: the vocabulary of this package (arrays, results, errors) and the two contr
 Every slot of the pool belongs to exactly one of three owners, at every moment::
 
     total = free (allocator) + cached (tree: evictable + protected) + in flight (running requests)
+
+A page is ``page_size`` slots in a row, the first of them at a multiple of it. Slots change hands by whole pages only, and
+position ``p`` of a request lies at place ``p % page_size`` of its page.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from sgnb.engine.mem_cache.radix_cache import TreeNode
+    from sgnb.engine.mem_cache.tree_node import TreeNode
 
 IntArray = npt.NDArray[np.int32]
 """Token ids or slots; never changed in place once handed over."""
@@ -48,7 +51,7 @@ class PeekResult(NamedTuple):
 
 class InsertResult(NamedTuple):
     """``existing``: tokens that were there already, whose slots were *not* taken over by the cache.
-    ``stored``: tokens the cache now holds (0 when it is disabled). ``node`` ends at ``stored``."""
+    ``stored``: tokens the cache now holds, whole pages (0 when it is disabled). ``node`` ends at ``stored``."""
 
     existing: int
     stored: int
@@ -77,6 +80,11 @@ class BaseAllocator(ABC):
 
     page_size: int = 1
     size: int
+    """Slots of the pool, whole pages."""
+    order: str
+    """``lifo``: last freed, first used; ``lowest``: lowest numbers first. May be changed at any time."""
+    on_free: Callable[[IntArray], None] | None
+    """Told which slots are given back."""
 
     @property
     @abstractmethod
@@ -89,11 +97,20 @@ class BaseAllocator(ABC):
 
     @abstractmethod
     def alloc(self, count: int) -> list[int]:
-        """Take ``count`` slots; raises OutOfSlots and takes none when they are not there."""
+        """Take ``count`` slots, rounded up to whole pages; raises OutOfSlots and takes none when they are not there."""
 
     @abstractmethod
     def free(self, slots: Sequence[int] | IntArray) -> None:
-        """Give slots back; raises IntegrityError for a slot that is free already or foreign."""
+        """Give whole pages of slots back, in order; raises IntegrityError for a slot that is free already or foreign, and
+        for a part of a page."""
+
+    @abstractmethod
+    def fragmentation(self) -> tuple[int, int]:
+        """(runs of consecutive free slots, length of the longest)."""
+
+    @abstractmethod
+    def compact(self, live: int) -> None:
+        """Whatever was taken lies in slots ``0 … live - 1`` now, all others are free."""
 
     @abstractmethod
     def check(self) -> None:

@@ -28,6 +28,8 @@ class ScheduleBatch:
     out_cache_loc: list[int]
     sample: list[bool]
     prefix_locs: list[list[int] | None] = field(default_factory=list)
+    fresh: list[list[int]] = field(default_factory=list)
+    """Of each row: the slots that were allocated for it now. With pages, more or fewer than its new tokens."""
     prompts: int = 0
     """The first rows, which compute prompts; the others draw one token after their last one."""
     stints: list[int] = field(default_factory=list)
@@ -75,16 +77,22 @@ class ScheduleBatch:
 
     def _alloc(self, cache: RadixCache, allocator: BaseAllocator) -> None:
         """Slots for every new token; callers made sure that free and evictable ones suffice."""
-        need = len(self.input_ids)
+        if allocator.page_size == 1:
+            lacks = self.extend_lens
+        else:
+            lacks = [req.kv.lack(count) for req, count in zip(self.reqs, self.extend_lens, strict=True)]
+        need = sum(lacks)
         if allocator.available < need:
             cache.evict(need - allocator.available)
-        self.out_cache_loc = allocator.alloc(need)
+        slots = allocator.alloc(need)
         at = 0
-        for req, count in zip(self.reqs, self.extend_lens, strict=True):
+        for req, count, lack in zip(self.reqs, self.extend_lens, lacks, strict=True):
             self.prefix_locs.append(req.kv.slots.copy() if req.kv.table_stale else None)
             req.kv.table_stale = False
-            req.kv.grow(self.out_cache_loc[at : at + count])
-            at += count
+            fresh = slots[at : at + lack]
+            self.fresh.append(fresh)
+            self.out_cache_loc += req.kv.grow(fresh, count)
+            at += lack
 
     def take_off(self) -> None:
         """The record is handed over: from now on its rows draw tokens that nobody knows yet."""

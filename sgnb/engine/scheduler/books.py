@@ -53,14 +53,17 @@ class Books:
             total=scheduler.allocator.size,
             new_token_ratio=scheduler.ratio.value,
             evicted=scheduler.cache.evicted_total,
+            half_filled=sum(len(req.kv.spare) for req in scheduler.reqs.values())
+            if scheduler.allocator.page_size > 1
+            else 0,
         )
 
     def spare(self) -> int:
         """Slots that could still be given away if all that runs wrote as long as it may; 0 when there are none."""
         scheduler = self._scheduler
-        owed = sum(req.remaining for req in scheduler.running_batch)
+        owed = sum(req.kv.lack(req.remaining) for req in scheduler.running_batch)
         if (req := scheduler.chunked_req) is not None:
-            owed += req.prefill_len - len(req.kv.slots) + req.remaining
+            owed += req.kv.lack(req.prefill_len - len(req.kv.slots) + req.remaining)
         return max(0, scheduler.allocator.available + scheduler.cache.evictable_size - owed)
 
     def check_integrity(self, walk: bool = True) -> None:

@@ -205,7 +205,8 @@ class Intake:
         too_long = len(whole) > min(scheduler.max_len - 1, scheduler.allocator.size)
         known = scheduler.cache.peek(whole, session.extra_key).length
         full = len(scheduler.waiting_queue) >= scheduler.args.max_queued_requests
-        if too_long or full or known >= len(whole) or scheduler.cache.disabled:
+        page = scheduler.allocator.page_size
+        if too_long or full or known >= len(whole) // page * page or scheduler.cache.disabled:
             return
         asked = SessionDecode(
             rid=f"{msg.sid}.k{self._ordinal + 1}",

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from sgnb.engine.mem_cache.base import IntArray, common_length
-from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
+from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.engine.scheduler.node_book import NodeBook
 from sgnb.messages import Match
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 KEPT = 200
 BEFORE = 16
 AFTER = 48
+_COMPARED = 64
 _LOOK = 16
 """Tokens that are compared as text."""
 
@@ -62,7 +65,8 @@ class MatchLog:
     def explain(self, req: Req, matched: int, now: float) -> Match:
         """What the cache had of the prompt of ``req``, and why no more; remembers both sides."""
         ids, space = req.fill_ids(), req.kv.extra_key
-        match = self._cache.explain(ids, space, matched)
+        computed = req.session.computed if req.session is not None else 0
+        match = self._cache.explain(ids, space, matched, computed)
         child = self._nearest(ids, space, matched)
         self._remember(req, ids, matched, child)
         changes: dict[str, object] = {}
@@ -79,12 +83,14 @@ class MatchLog:
         return msgspec.structs.replace(match, **changes) if changes else match
 
     def _nearest(self, ids: IntArray, space: str, matched: int) -> TreeNode | None:
-        """Of what follows the match in the tree, the edge that agrees longest behind its first token."""
+        """Of what follows the match in the tree (the youngest edges of it), the one that agrees longest behind its first
+        token."""
         found = self._cache.peek(ids[:matched], space)
         if found.length != matched or not found.node.children:
             return None
         rest = ids[matched + 1 :]
-        return max(found.node.children.values(), key=lambda child: common_length(child.key[1:], rest, 0))
+        youngest = islice(reversed(found.node.children.values()), _COMPARED)
+        return max(youngest, key=lambda child: common_length(child.key[1:], rest, 0))
 
     def _remember(self, req: Req, ids: IntArray, matched: int, child: TreeNode | None) -> None:
         start = max(0, matched - BEFORE)

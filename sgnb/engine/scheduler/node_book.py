@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from sgnb.engine.mem_cache.radix_cache import TreeNode
+from sgnb.engine.mem_cache.tree_node import TreeNode
 
 _REMEMBERED = 16_384
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sgnb.engine.mem_cache.radix_cache import TreeNode
+from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.engine.scheduler.step_events import runs_of
 from sgnb.errors import LimitError
 from sgnb.messages import SchedulerControl, SlotRun
@@ -86,7 +86,7 @@ def _flight(req: Req) -> list[SlotRun]:
     cut = max(kv.tree_len, min(len(kv.slots), len(req.prompt)))
     return [
         *runs_of(req.rid, kv.slots[kv.tree_len : cut], "prefill"),
-        *runs_of(req.rid, kv.slots[cut:], "decode"),
+        *runs_of(req.rid, kv.slots[cut:] + kv.spare, "decode"),
         *runs_of(req.rid, kv.side),
     ]
 

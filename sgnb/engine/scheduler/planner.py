@@ -39,7 +39,7 @@ class Planner:
         running = scheduler.running_batch
         if any(req.pending and req.needs_output for req in running):
             return True
-        return scheduler.holdable < len(running)
+        return scheduler.holdable < decode_need(running)
 
     def get_next_batch_to_run(self) -> Batch | None:
         """Selects first, then prefill, if any can be admitted; else decode. Running streams get their turn after every
@@ -113,13 +113,14 @@ class Planner:
         if admitted:
             self._admit(admitted)
         for req in adder.ready:
-            req.state = ReqState.SCORING
-            scheduler.scoring.append(req)
+            scheduler.results.prefilled(req)
         if not adder.reqs:
             return None
         scheduler.recorder.for_rid = adder.reqs[0].rid
         decoding = self._ready_to_draw()
-        mixed = decoding if scheduler.args.enable_mixed_chunk and adder.room >= len(decoding) else None
+        mixed = (
+            decoding if scheduler.args.enable_mixed_chunk and adder.room >= decode_need(decoding) else None
+        )
         return ScheduleBatch.prepare_for_extend(
             adder.reqs, adder.extend_lens, scheduler.cache, scheduler.allocator, mixed
         )
@@ -190,13 +191,13 @@ class Planner:
         self._prefills = 0
         if not self._ready_to_draw():
             return None
-        if scheduler.holdable < len(scheduler.running_batch):
+        if scheduler.holdable < decode_need(scheduler.running_batch):
             chunked = [scheduler.chunked_req] if scheduler.chunked_req is not None else []
             for req in victims(scheduler.running_batch, [*chunked, *scheduler.scoring]):
                 self.retract(req)
-                if scheduler.holdable >= len(scheduler.running_batch):
+                if scheduler.holdable >= decode_need(scheduler.running_batch):
                     break
-            if scheduler.holdable < len(scheduler.running_batch):
+            if scheduler.holdable < decode_need(scheduler.running_batch):
                 scheduler.cache.unpin_all()
             scheduler.ratio.retracted(scheduler.running_batch)
         else:
@@ -229,7 +230,7 @@ class Planner:
     def retract(self, req: Req) -> None:
         """Take slots and row from a request and queue it again; what it drew stays, nothing is sent twice."""
         scheduler = self._scheduler
-        needs, has = len(scheduler.running_batch), scheduler.holdable
+        needs, has = decode_need(scheduler.running_batch), scheduler.holdable
         scheduler.recorder.note(req.rid, "retracted", "kv_full", "slots", needs, has)
         scheduler.vacate(req)
         req.kv.release()
@@ -242,6 +243,13 @@ class Planner:
         req.committed = req.slice = 0
         req.state = ReqState.WAITING
         self._scheduler.waiting_queue.append(req)
+
+
+def decode_need(running: list[Req]) -> int:
+    """Slots to allocate for one more token of each of ``running``."""
+    if not running or running[0].kv.page_size == 1:
+        return len(running)
+    return sum(req.kv.lack(1) for req in running)
 
 
 def _gives_way(req: Req, other: Req) -> bool:

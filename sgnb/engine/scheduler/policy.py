@@ -18,7 +18,8 @@ import random
 from collections import Counter
 
 from sgnb.config import EngineArgs
-from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
+from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.engine.scheduler.req import Req
 
 MAX_OVERTAKEN = 128

@@ -3,12 +3,13 @@
 Role: the budgets of one pass. Scheduler process; one ``PrefillAdder`` is made for each pass by ``Scheduler``. It binds
 and locks the cached prefix of whom it admits; slots are allocated afterwards, by the batch. Order is the policy's.
 
-Budgets, in tokens::
+Budgets, in tokens (of KV: in slots of whole pages)::
 
     total   free + evictable − what running requests are expected to still need (min(remaining, 4096) · new_token_ratio)
     input   max_prefill_tokens: sum of new input admitted in one pass (the first request may exceed it without chunking)
     chunk   chunked_prefill_size: what one pass computes; a prompt that does not fit in it becomes *the* chunked request
     rows    max_running_requests
+A chunk ends at a page border, so that all of it enters the tree; one that is smaller than a page computes a page.
 The first request that does not fit ends the pass: nobody behind it is let past, so it is bound to be next.
 
 In-batch sharing: a request that has ``MIN_SHARED`` tokens more in common with one that is in prefill than with the cache
@@ -94,10 +95,11 @@ class PrefillAdder:
         self._running = running
         self._rows = rows
         self._input = args.max_prefill_tokens
-        self._chunk = args.chunked_prefill_size if args.chunked_prefill_size > 0 else None
+        page = allocator.page_size
+        self._chunk = max(args.chunked_prefill_size, page) if args.chunked_prefill_size > 0 else None
         self._planned = 0
         self._leaders: dict[tuple[str, bytes], list[Req]] = {}
-        self._reserved = sum(_expected(req, ratio) for req in running)
+        self._reserved = sum(req.kv.lack(_expected(req, ratio)) for req in running)
 
     @property
     def room(self) -> int:
@@ -112,13 +114,22 @@ class PrefillAdder:
     def add_chunked(self, req: Req) -> None:
         """The next chunk of the request in flight; as much as fits now, perhaps nothing."""
         rest = req.prefill_len - len(req.kv.slots)
-        count = min(rest, self._chunk or rest, self._holdable)
-        if count > 0:
-            self._take(req, count)
-            self._reserved += _expected(req, 1.0)
+        count = self._chunk_of(req, rest)
         if count < rest:
             self.new_chunked = req
-            self._reserved += rest - count
+        if count > 0:
+            self._take(req, count)
+            self._reserved += req.kv.lack(rest + _expected(req, 1.0)) - req.kv.lack(count)
+        else:
+            self._reserved += req.kv.lack(rest)
+
+    def _chunk_of(self, req: Req, rest: int) -> int:
+        """How much of a prompt this step computes: all that is left of it, or up to a page border."""
+        most = rest if self._chunk is None else min(rest, self._chunk)
+        count = min(most, req.kv.room(self._holdable))
+        if count < rest:
+            count -= (len(req.kv.slots) + count) % self._allocator.page_size
+        return max(0, count)
 
     def lead(self, reqs: list[Req]) -> None:
         """Requests whose prompts are being computed now: what they share is in the cache after that."""
@@ -136,6 +147,7 @@ class PrefillAdder:
             (common_length(leader.prompt[: leader.prefill_len], ids[:-1], 0), leader) for leader in found
         ]
         length, leader = max(shared, key=lambda pair: pair[0], default=(0, None))
+        length -= length % self._allocator.page_size
         if length < MIN_SHARED or length - self._cache.peek(ids[:-1], req.kv.extra_key).length < MIN_SHARED:
             return None
         return leader
@@ -143,7 +155,7 @@ class PrefillAdder:
     def note_suspended(self, req: Req, ratio: float) -> None:
         """A running request made room: its row is free and what it held can be evicted."""
         self._running.remove(req)
-        self._reserved -= _expected(req, ratio)
+        self._reserved -= req.kv.lack(_expected(req, ratio))
         self._rows += 1
 
     def add_one_req(self, req: Req) -> bool:
@@ -156,25 +168,31 @@ class PrefillAdder:
         cached = req.kv.bind(req.fill_ids(), req.priority)
         extend = req.prefill_len - cached
         alone = not self._running and not self.reqs and not self.ready
-        fits = extend + _expected(req, 1.0) + self._reserved <= self._holdable
-        if not (fits or (alone and extend <= self._holdable)) or not self._input_allows(extend):
-            needs = extend + _expected(req, 1.0) + self._reserved
+        needs = req.kv.lack(extend + _expected(req, 1.0)) + self._reserved
+        fits = needs <= self._holdable
+        count = self._chunk_of(req, extend)
+        if not (fits or (alone and req.kv.lack(extend) <= self._holdable)):
             self.refused = ("kv", "slots", needs, self._holdable)
-            if fits or alone:
-                self.refused = ("input", "tokens", extend, self._input)
-            req.kv.release()
-            return False
-        count = extend if self._chunk is None else min(extend, self._chunk)
+        elif not self._input_allows(extend):
+            self.refused = ("input", "tokens", extend, self._input)
+        elif extend and not count:  # what is left of the step does not reach a page border
+            self.refused = ("chunk", "tokens", self._allocator.page_size, self._chunk or 0)
+        else:
+            self._enter(req, count, extend)
+            return True
+        req.kv.release()
+        return False
+
+    def _enter(self, req: Req, count: int, extend: int) -> None:
+        """Admit a request, which computes ``count`` of its ``extend`` tokens now."""
         if count < extend:
             self.new_chunked = req
-            self._reserved += extend - count
         self._rows -= 1
+        self._reserved += req.kv.lack(extend + _expected(req, 1.0)) - req.kv.lack(count)
         if extend:
             self._take(req, count)
         else:
             self.ready.append(req)
-        self._reserved += _expected(req, 1.0)
-        return True
 
     def _input_allows(self, extend: int) -> bool:
         """Chunks are cut to the budget of a step anyway; whole prompts must fit, but for the first."""
@@ -184,7 +202,7 @@ class PrefillAdder:
         self.lead([req])
         self.reqs.append(req)
         self.extend_lens.append(count)
-        self._planned += count
+        self._planned += req.kv.lack(count)
         self._input = max(0, self._input - count)
         if self._chunk is not None:
             self._chunk -= count

@@ -140,11 +140,11 @@ class Req:
     @property
     def prefill_len(self) -> int:
         """Tokens that must have KV before it draws or scores. A select's rows compute the last prompt token themselves (and
-        what shares its page), since the first scores come after it."""
-        if self.selection is None:
+        what shares its page), since the first scores come after it. In the background only whole pages are worth it."""
+        if self.draws:
             return self.total_len
         page = self.kv.page_size
-        return (len(self.prompt) - 1) // page * page
+        return (len(self.prompt) - (self.selection is not None)) // page * page
 
     @property
     def drawn(self) -> int:

@@ -56,13 +56,13 @@ class ResultProcessor:
                 req.kv.store(req.fill_ids()[: req.committed])
                 if not batch.sample[row]:
                     if not req.draws and req.committed == req.prefill_len:
-                        self._prefilled(req)
+                        self.prefilled(req)
                     continue
             self._take_token(req, result.next_token_ids[row], result, row)
             drawn += 1
         scheduler.meter.note_generated(drawn)
 
-    def _prefilled(self, req: Req) -> None:
+    def prefilled(self, req: Req) -> None:
         """The prompt of a request that draws nothing has its KV."""
         if req.selection is None:
             self.finish(req, Finish(type="length"))
@@ -123,6 +123,8 @@ class ResultProcessor:
             req.kv.release()
         else:
             whole = np.concatenate([req.prompt, np.array(kept, dtype=np.int32)])
+            if req.session is not None:
+                req.session.computed = min(req.committed, len(whole))
             node = req.kv.release(whole[: req.committed])
             if req.session is not None and (req.draws or kept):
                 req.session.keep(req.prompt, kept)

@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from sgnb.config import EngineArgs
-from sgnb.engine.mem_cache.allocator import TokenAllocator
+from sgnb.engine.mem_cache.allocator import make_allocator
 from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.model_executor.drivers import Driver, Runner, make_driver
@@ -76,11 +76,6 @@ class Scheduler:
         publish: Callable[[TelemetryEvent], None],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        if args.page_size != 1:
-            raise LimitError(
-                f"page_size {args.page_size} is not supported by this version of sgnb",
-                hint="Use page_size=1.",
-            )
         self.args = args
         """Live knobs are changed here, by ``knobs``."""
         self.driver = runner if isinstance(runner, Driver) else make_driver(args, runner)
@@ -89,7 +84,7 @@ class Scheduler:
         """Steps that were launched and whose results are not taken yet: with overlap one, between two passes."""
         self._landing = False
         self.clock = clock or steady_clock()
-        self.allocator = TokenAllocator(runner.max_total_tokens, args.allocator_order)
+        self.allocator = make_allocator(runner.max_total_tokens, args.page_size, args.allocator_order)
         self.cache = RadixCache(self.allocator, args.disable_radix_cache, args.radix_eviction_policy)
         self.policy = SchedulePolicy(args, self.cache)
         self.ratio = NewTokenRatio(args.schedule_conservativeness)
@@ -105,7 +100,7 @@ class Scheduler:
         """Every request that is not finished."""
         self.sessions: dict[str, Session] = {}
         self.table: Sequence[bytes] = ()
-        self.max_len = min(runner.context_length, runner.max_total_tokens + 1)
+        self.max_len = min(runner.context_length, self.allocator.size + 1)
         """Most tokens of a request; the last of them needs no slot."""
         self.stop_reason: str | None = None
         self.send = send

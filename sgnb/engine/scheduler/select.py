@@ -154,7 +154,7 @@ class ScoreBatch:
         if allocator.available < total:
             cache.evict(total - allocator.available)
         for made in rows:
-            made.slots = allocator.alloc(len(made.ids))
+            made.slots = allocator.alloc(len(made.ids))  # whole pages
             made.req.kv.side += made.slots
         return cls(rows, len(rows))
 
@@ -183,7 +183,7 @@ class ScoreBatch:
             seq_lens=[len(row.prefix) + len(row.ids) for row in rows],
             prefix_lens=[len(row.prefix) for row in rows],
             extend_lens=[len(row.ids) for row in rows],
-            out_cache_loc=[slot for row in rows for slot in row.slots],
+            out_cache_loc=[slot for row in rows for slot in row.slots[: len(row.ids)]],
             prefix_locs=[row.prefix for row in rows],
             sample=[False] * count,
             params=[_GREEDY] * count,
@@ -207,7 +207,7 @@ class ScoreBatch:
                 continue
             own = len(req.selected.options[row.index]) - row.alone
             if req.selected.note(row.index, row.alone, scores[len(scores) - own :]):
-                req.kv.hold(row.slots)
+                req.kv.hold(row.slots, len(row.ids))
             else:
                 req.kv.drop(row.slots)
         return failed

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sgnb.engine.mem_cache.base import IntArray
-from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
+from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.errors import LimitError
 from sgnb.messages import ErrorInfo
 
@@ -24,7 +25,18 @@ if TYPE_CHECKING:
 class Session:
     """Ids so far, owner, the request that runs on it now, and the soft reference."""
 
-    __slots__ = ("_cache", "_node", "_pinned", "active", "client", "error", "extra_key", "ids", "sid")
+    __slots__ = (
+        "_cache",
+        "_node",
+        "_pinned",
+        "active",
+        "client",
+        "computed",
+        "error",
+        "extra_key",
+        "ids",
+        "sid",
+    )
 
     def __init__(self, sid: str, client: int, extra_key: str, cache: RadixCache) -> None:
         self.sid = sid
@@ -32,6 +44,8 @@ class Session:
         self.extra_key = extra_key
         self.ids = array("i")
         self.active: Req | None = None
+        self.computed = 0
+        """Ids whose KV its last request, or the one before a fork, had at its end; whole pages of them are cached."""
         self.error: ErrorInfo | None = None
         """Set when its ids can no longer be trusted; every later decode fails with it."""
         self._cache = cache
@@ -48,6 +62,7 @@ class Session:
         child = Session(sid, self.client, self.extra_key, self._cache)
         child.ids = array("i", self.ids)
         child.error = self.error
+        child.computed = self.computed
         child.refer_to(self._node)
         return child
 
@@ -61,6 +76,7 @@ class Session:
         count = len(self.ids) - keep
         if count > 0:
             del self.ids[keep:]
+            self.computed = min(self.computed, keep)
             self.refer_to(self._cache.match_prefix(self.prompt_with([]), self.extra_key).node)
         return max(0, count)
 

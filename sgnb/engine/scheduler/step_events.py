@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sgnb.engine.mem_cache.allocator import TokenAllocator
-from sgnb.engine.mem_cache.base import IntArray
-from sgnb.engine.mem_cache.radix_cache import RadixCache, TreeNode
+from sgnb.engine.mem_cache.base import BaseAllocator, IntArray
+from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.engine.model_executor.drivers import Ran
 from sgnb.engine.scheduler.batch import ScheduleBatch
 from sgnb.engine.scheduler.node_book import NodeBook
@@ -52,7 +52,7 @@ class StepRecorder:
         clock: Callable[[], float],
         publish: Callable[[TelemetryEvent], None],
         cache: RadixCache,
-        allocator: TokenAllocator,
+        allocator: BaseAllocator,
     ) -> None:
         self.for_rid = ""
         self.between = False
@@ -127,13 +127,12 @@ class StepRecorder:
         return Draft(known, self._began)
 
     def _rows(self, batch: ScheduleBatch) -> list[StepRow]:
-        rows, at = [], 0
+        rows = []
         for row, req in enumerate(batch.reqs):
             count = batch.extend_lens[row]
             kind = "prefill" if row < batch.prompts else "decode"
             rows.append(StepRow(rid=req.rid, kind=kind, tokens=count, prefix=batch.prefix_lens[row]))  # type: ignore[arg-type]
-            self._runs += runs_of(req.rid, batch.out_cache_loc[at : at + count], kind)
-            at += count
+            self._runs += runs_of(req.rid, batch.fresh[row], kind)
         return rows
 
     def computed(self) -> None:

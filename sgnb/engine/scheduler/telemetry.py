@@ -150,6 +150,7 @@ class Meter:
         new_token_ratio: float,
         evicted: int,
         paused: int = 0,
+        half_filled: int = 0,
     ) -> EngineStats:
         """The figures of this moment; counts in requests, sessions and slots."""
         hit_rate, throughput = self.rates()
@@ -175,4 +176,5 @@ class Meter:
             evicted_tokens_total=evicted,
             num_paused_reqs=paused,
             fork_rate=self.fork_rate(),
+            num_half_filled_tokens=half_filled,
         )

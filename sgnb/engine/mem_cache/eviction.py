@@ -1,0 +1,82 @@
+"""In which order unlocked leaves leave the radix tree.
+
+Role: a heap over the leaves, by the policy in force. Scheduler process; owned by ``RadixCache``, which pushes every leaf
+when it becomes one and takes out what ``pop`` names. Removes nothing itself.
+
+    lru       least recently used first          fifo      oldest node first
+    lfu       fewest uses first                  priority  lowest priority first, then lru
+    slru      used once before used again
+Under every policy a leaf that a session refers to comes after all that nobody does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from sgnb.engine.mem_cache.tree_node import HeapKey, TreeNode
+
+
+class EvictionQueue:
+    """See the module. Entries may be out of date: keys only grow with use, so an old entry is a lower bound, and ``pop``
+    corrects it when it comes up."""
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
+        self._heap: list[tuple[HeapKey, int, TreeNode]] = []
+        self._pushes = 0
+
+    def order(self, node: TreeNode) -> HeapKey:
+        """Smallest goes first; grows with use only, as the heap needs it."""
+        if self.policy == "lru":
+            return (node.soft_ref > 0, 0, node.last_access, node.id)
+        rank, used = 0, node.last_access
+        if self.policy == "lfu":
+            rank = node.hits
+        elif self.policy == "slru":
+            rank = int(node.hits > 1)
+        elif self.policy == "priority":
+            rank = node.priority
+        else:
+            used = 0  # fifo
+        return (node.soft_ref > 0, rank, used, node.id)
+
+    def push(self, node: TreeNode) -> None:
+        """Enter an unlocked leaf, unless an entry that is due no later is there already."""
+        if not node.evictable:
+            return
+        key = self.order(node)
+        if node.heap_key is None or key < node.heap_key:
+            node.heap_key = key
+            self._pushes += 1
+            heapq.heappush(self._heap, (key, self._pushes, node))
+
+    def pop(self) -> TreeNode | None:
+        """The leaf that goes next, taken out of the queue; None when there is no unlocked leaf."""
+        heap = self._heap
+        while heap:
+            key, _, node = heapq.heappop(heap)
+            if key != node.heap_key:
+                continue  # superseded by a smaller entry
+            node.heap_key = None
+            if not node.evictable:
+                continue  # comes back when it is an unlocked leaf again
+            if self.order(node) > key:
+                self.push(node)  # used since it was pushed
+                continue
+            return node
+        return None
+
+    def set_policy(self, policy: str, nodes: Iterable[TreeNode]) -> None:
+        """Another order from now on; ``nodes``: all of the tree."""
+        self.policy = policy
+        self._heap.clear()
+        for node in nodes:
+            node.heap_key = None
+            self.push(node)
+
+    def next_victims(self, count: int) -> list[int]:
+        """Ids of the nodes that would go next, as far as leaves are known now."""
+        # The k-th smallest entry of a heap lies in its first 2^k - 1 places; twice that, since some are out of date.
+        known = {node for _, _, node in self._heap[: 2 << count] if node.evictable}
+        return [node.id for node in sorted(known, key=self.order)[:count]]

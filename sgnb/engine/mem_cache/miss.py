@@ -1,0 +1,67 @@
+"""Why a prompt reused no more of the cache than it did.
+
+Role: a bounded log of what left the radix tree, and the one place where the cause of a miss is told, at the match.
+Scheduler process; owned by ``RadixCache``. Changes nothing in the tree.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import islice
+
+from sgnb.engine.mem_cache.base import IntArray, common_length
+from sgnb.engine.mem_cache.tree_node import First, TreeNode, place_of
+from sgnb.messages import Match
+
+_REMEMBERED = 65_536
+_COMPARED = 64
+"""Branches of one node that are compared with a prompt that leaves it: the youngest."""
+
+
+class MissLog:
+    """What was evicted or flushed lately: (parent, first token or page) → which of the two."""
+
+    def __init__(self) -> None:
+        self._gone: OrderedDict[tuple[int | str, First], str] = OrderedDict()
+
+    def note(self, parent: TreeNode, first: First, how: str) -> None:
+        """A child of ``parent`` leaves the tree; ``how``: ``evicted`` or ``flushed``."""
+        self._gone[place_of(parent), first] = how
+        if len(self._gone) > _REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def forget(self, parent: TreeNode, first: First) -> None:
+        """It is there again."""
+        self._gone.pop((place_of(parent), first), None)
+
+    def explain(
+        self, node: TreeNode, ids: IntArray, matched: int, first: First, page: int, computed: int
+    ) -> Match:
+        """``matched`` tokens of ``ids`` were found and end at ``node``; ``first``: what a child that goes on would begin
+        with. ``computed``: tokens of ``ids`` whose KV its session had before, the last of them perhaps in a page that
+        was never full."""
+        limit = len(ids) - 1  # the last token of a prompt is always computed
+        gone = self._gone.get((place_of(node), first))
+        if page > 1 and (limit - matched < page or matched < computed < matched + page):
+            half = min(limit, max(computed, matched)) - matched or limit - matched
+            return Match(matched=matched, node=node.id, cause="page", half_page=half)
+        if gone is not None or not node.children:
+            short = "short" if matched else "cold"
+            return Match(matched=matched, node=node.id, cause=gone or short)  # type: ignore[arg-type]
+        return self._diverged(node, ids, matched)
+
+    @staticmethod
+    def _diverged(node: TreeNode, ids: IntArray, matched: int) -> Match:
+        """What is cached goes on differently: from which token on, and how much agrees again behind it."""
+        rest = ids[matched:-1]
+        most = (0, 0)
+        for child in islice(reversed(node.children.values()), _COMPARED):
+            same = common_length(child.key, rest, 0)
+            most = max(most, (same, common_length(child.key[same + 1 :], rest, same + 1)))
+        return Match(
+            matched=matched,
+            node=node.id,
+            cause="diverged" if matched or most[0] else "cold",
+            diverged_at=matched + most[0],
+            equal_again=most[1],
+        )
