@@ -391,7 +391,7 @@ def test_without_a_table_nothing_runs():
 
 
 def test_unsupported_settings_are_refused_at_start():
-    with pytest.raises(LimitError, match="page_size must be 1, 2, 4 or 16, not 3"):
+    with pytest.raises(LimitError, match="page_size must be one of 1, 2, 4, 16"):
         Rig(page_size=3)
     with pytest.raises(LimitError, match="prefill_decode_interval"):
         Rig(prefill_decode_interval=0)

@@ -149,7 +149,10 @@ class PagedAllocator(BaseAllocator):
 
     def compact(self, live: int) -> None:
         """Whatever was taken lies in the first ``live`` slots now, whole pages; all others are free."""
-        self._pages.compact(live // self.page_size)
+        taken = self._pages.size - self._pages.available
+        if live != taken * self.page_size:
+            raise IntegrityError(f"{live // self.page_size} pages are said to be taken, {taken} are")
+        self._pages.compact(taken)
 
     def check(self) -> None:
         """Raise IntegrityError when the books of pages disagree."""
