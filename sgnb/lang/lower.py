@@ -25,8 +25,8 @@ from sgnb.lang.instruction import (
 from sgnb.lang.position import position_of
 
 
-def lower(run: str, ops: Sequence[Op]) -> Block:
-    """The block that a backend carries out."""
+def lower(run: str, ops: Sequence[Op], priority: int = 0) -> Block:
+    """The block that a backend carries out; ``priority`` is the run's."""
     out: list[Instruction] = []
     parts: list[Part] = []
     sid = ""
@@ -47,11 +47,12 @@ def lower(run: str, ops: Sequence[Op]) -> Block:
         elif type(op) is GenOp:
             close()
             position = None if op.place is None else position_of(op.place)
-            out.append(Decode(op.rid, op.sid, op.name, op.params, position, op.cell, op.branch))
+            out.append(Decode(op.rid, op.sid, op.name, op.params, position, op.cell, op.branch, priority))
         elif type(op) is SelectOp:
             close()
             position = None if op.place is None else position_of(op.place)
-            out.append(Select(op.rid, op.sid, op.name, op.options, op.method, position, op.cell, op.branch))
+            select = Select(op.rid, op.sid, op.name, op.options, op.method, position, op.cell, op.branch, priority)
+            out.append(select)
         elif type(op) is ChosenOp:
             parts.append(TextPart(op.text, literal=True))
         elif type(op) is ForkOp:

@@ -95,6 +95,10 @@ class CancelRun(BaseException):
     """Thrown into a program that was cancelled; never leaves the runtime."""
 
 
+CORES: weakref.WeakSet[Core] = weakref.WeakSet()
+"""Every run that somebody holds."""
+
+
 class Core:
     """One execution. See the module for who calls what on which thread."""
 
@@ -111,6 +115,7 @@ class Core:
         priority: int = 0,
     ) -> None:
         self.id = f"run{next(_numbers)}"
+        CORES.add(self)
         self.backend = backend
         self.title = title
         self.cell = cell
@@ -205,7 +210,7 @@ class Core:
             try:
                 if block:
                     self.sharing.note(op for op in block if type(op) is SharedOp)
-                    self.backend.submit(lower(self.id, block), self.on_events)
+                    self.backend.submit(lower(self.id, block, self.priority), self.on_events)
                     self.messages_sent += 1
             except SgnbError as error:
                 gens = [op for op in block if isinstance(op, GenOp | SelectOp)]

@@ -7,12 +7,13 @@ Host code runs here, on the driving thread, never on a backend's. No language se
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from sgnb.lang.position import internal
-from sgnb.runtime.core import CancelRun, Core
+from sgnb.runtime.core import CORES, CancelRun, Core
 from sgnb.runtime.task import Frame, Result, Task
 
 internal(__name__)
@@ -115,7 +116,9 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._ready: deque[Driver] = deque()
+        self._ready: list[tuple[int, int, Driver]] = []
+        """A heap: the run of the highest priority first, among equals the one that has waited longest."""
+        self._order = itertools.count()
         self._changed = threading.Condition()
         self._threads = 0
         self._idle = 0
@@ -123,7 +126,7 @@ class Pool:
     def put(self, driver: Driver) -> None:
         """Queue a run that can go on."""
         with self._changed:
-            self._ready.append(driver)
+            heapq.heappush(self._ready, (-driver.core.priority, next(self._order), driver))
             if len(self._ready) <= self._idle:
                 self._changed.notify()
                 return
@@ -141,7 +144,7 @@ class Pool:
                 if not found:
                     self._threads -= 1
                     return
-                driver = self._ready.popleft()
+                driver = heapq.heappop(self._ready)[2]
             driver.step()
             del driver  # an idle thread must not keep the last run alive
 
@@ -154,6 +157,11 @@ class Pool:
     def queue_length(self) -> int:
         """How many runs could go on and wait for a thread."""
         return len(self._ready)
+
+
+def instruction_queue_length() -> int:
+    """How many operations all runs of this process have recorded and not sent: they wait for a flush, or for credit."""
+    return sum(len(core.pending) + len(core.held) for core in list(CORES))
 
 
 pool = Pool(MAX_THREADS)

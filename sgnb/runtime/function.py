@@ -49,7 +49,9 @@ RUN_ONLY: dict[str, Any] = {
     "use_thread": True,
     "extra_key": None,
     "passes": None,
+    "priority": None,
 }
+MAX_PRIORITY = 1_000_000
 MAX_IN_FLIGHT = 256
 """Items of a batch that run at once, unless ``num_threads`` says otherwise."""
 
@@ -232,6 +234,15 @@ class SglFunction:
             raise ProgramTypeError(f"run(extra_key=…) takes a str, not {type(key).__name__}.")
         return key or ""
 
+    def priority(self, options: Mapping[str, Any]) -> int:
+        """The run's priority, checked: higher goes first, among runs here and among requests in the engine."""
+        given = options["priority"]
+        if given is not None and type(given) is not int:
+            raise ProgramTypeError(f"run(priority=…) takes an int, not {type(given).__name__}.")
+        if given is not None and abs(given) > MAX_PRIORITY:
+            raise LimitError(f"run(): priority must be in -{MAX_PRIORITY}..{MAX_PRIORITY}, not {given}")
+        return given or 0
+
     def prepare(
         self,
         args: tuple[Any, ...],
@@ -247,6 +258,7 @@ class SglFunction:
             defaults=defaults,
             seed=options["seed"],
             extra_key=self.extra_key(options),
+            priority=self.priority(options),
             passes=PASSES if options["passes"] is None else tuple(options["passes"]),
         )
         program = self.program

@@ -10,6 +10,7 @@ from typing import Any
 from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import ProgramError
 from sgnb.lang.position import internal
+from sgnb.runtime.dispatcher import instruction_queue_length
 
 internal(__name__)
 
@@ -20,9 +21,13 @@ def flush_cache(backend: Backend | None = None) -> dict[str, Any]:
 
 
 def get_server_info(backend: Backend | None = None) -> dict[str, Any]:
-    """The engine's numbers, with the model's name as ``model``. Raises NoEngine, EngineError."""
+    """The engine's numbers, with the model's name as ``model`` and the notebook's own ``instruction_queue_length``.
+
+    Raises NoEngine, EngineError.
+    """
     found = require_backend(backend)
-    return {"model": found.model_name, **_ask(found, "stats")}
+    own = {"model": found.model_name, "instruction_queue_length": instruction_queue_length()}
+    return {**own, **_ask(found, "stats")}
 
 
 def _ask(backend: Backend, what: str) -> dict[str, Any]:
