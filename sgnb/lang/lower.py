@@ -51,7 +51,9 @@ def lower(run: str, ops: Sequence[Op], priority: int = 0) -> Block:
         elif type(op) is SelectOp:
             close()
             position = None if op.place is None else position_of(op.place)
-            select = Select(op.rid, op.sid, op.name, op.options, op.method, position, op.cell, op.branch, priority)
+            select = Select(
+                op.rid, op.sid, op.name, op.options, op.method, position, op.cell, op.branch, priority
+            )
             out.append(select)
         elif type(op) is ChosenOp:
             parts.append(TextPart(op.text, literal=True))

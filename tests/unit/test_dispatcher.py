@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -11,6 +13,7 @@ import sgnb as sgl
 from sgnb.backends.mock import HANG, MockBackend
 from sgnb.lang.instruction import Decode
 from sgnb.runtime.dispatcher import MAX_THREADS, THREAD_NAME, Pool, instruction_queue_length, pool
+from sgnb.runtime.tracing import Tracer
 
 
 @pytest.fixture
@@ -41,6 +44,32 @@ def test_5000_live_states_need_16_threads_and_end_at_once(backend):
         run.cancel()
     assert all(run.status == "stopped" for run in runs)
     assert pool.threads <= MAX_THREADS
+
+
+class Echo(Tracer):
+    """Answers at once and keeps nothing."""
+
+    def submit(self, block, sink):
+        super().submit(block, sink)
+        self.blocks.clear()
+
+
+def test_ten_thousand_generations_in_a_row_leave_memory_flat():
+    @sgl.function
+    def chain(s, count):
+        for _ in range(count):
+            s += sgl.gen("x")
+            assert s["x"]
+
+    chain.run(10, backend=Echo())
+    state = chain.run(10_000, backend=Echo())
+    assert len(state.text()) == 3 * 10_000
+    assert not state.core.slots and not state.core.pending and not state.core.held
+    assert len(state._handle.slots) <= 17
+    gone = weakref.ref(state.core)
+    del state
+    gc.collect()
+    assert gone() is None
 
 
 @sgl.function
