@@ -34,6 +34,8 @@ MAX_SHOWN_CHARS = 200_000
 LEASE_SECONDS = 10.0
 HEARTBEAT_SECONDS = 0.25
 OWNER_GONE_SECONDS = 2.0
+STUCK_SECONDS = 10.0
+"""Without the end of a step for so long, while requests run, an engine is shown as stuck."""
 
 ENGINE_NAME = re.compile(r"[a-z0-9-]{1,32}")
 

@@ -23,7 +23,7 @@ from sgnb.widgets import words
 if TYPE_CHECKING:
     from sgnb.messages import EngineRecord
 
-ALIVE = ("starting", "idle", "running")
+ALIVE = ("starting", "idle", "running", "stuck")
 
 
 class Controls:

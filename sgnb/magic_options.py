@@ -23,7 +23,7 @@ CELL_USAGE = (
     "%%sgl [-o NAME] [--background] [--debug] [--engine NAME] [--max-tokens N] …, then a program; see %%sgl?"
 )
 LINE_USAGE = (
-    "%sgl launch | stop | restart | status | log | attach | engines | set | pause | step | resume | flush"
+    "%sgl launch | stop | restart | status | log | stacks | attach | engines | set | pause | step | resume | flush"
     " | states | record | explain | view; see %sgl?"
 )
 
@@ -33,6 +33,7 @@ COMMANDS: dict[str, str] = {
     "restart": "end the engine and start it again with the same arguments",
     "status": "state, model and numbers of the engine",
     "log": "[N]: the last N lines of the engine's log (20)",
+    "stacks": "what every thread of the engine does now, also of one that is stuck",
     "attach": "NAME: use an engine that another notebook started",
     "engines": "all engines of this user",
     "set": "[KEY VALUE | KEY=VALUE …]: change knobs of the running engine; alone: what they are now",

@@ -140,6 +140,8 @@ class SglMagics(Magics):
             print("No engine is running. Start one with %sgl launch.")
             return
         print(f"Engine {engine.name}, {engine.state}: {control.describe(engine)}")
+        if engine.trouble:
+            print(words.visible(engine.trouble))
         if engine.error:
             print(words.visible(str(engine.error)))
         if engine.state in ("idle", "running"):
@@ -153,6 +155,10 @@ class SglMagics(Magics):
             raise UsageError("%sgl log takes a number of lines, for example: %sgl log 50")
         lines = self._controls.require().log(int(rest[0]) if rest else LOG_LINES)
         print("\n".join(words.visible(line) for line in lines) or "The log is empty.")
+
+    def _stacks(self, rest: list[str]) -> None:
+        _no_arguments("stacks", rest)
+        print(words.visible(self._controls.require().stacks()))
 
     def _attach(self, rest: list[str]) -> None:
         if len(rest) != 1:
@@ -340,7 +346,7 @@ def _no_arguments(command: str, rest: list[str]) -> None:
 
 def others_attached(engine: Any) -> int:
     """How many other clients use an engine of ours; 0 when it is not ours or does not answer."""
-    if not engine.owner or engine.state not in ("idle", "running"):
+    if not engine.owner or engine.state not in ("idle", "running", "stuck"):
         return 0
     try:
         return max(0, len(engine.clients()) - 1)

@@ -376,9 +376,10 @@ class Reply(Wire, frozen=True, kw_only=True, tag="reply"):
 
 
 class Pong(Wire, frozen=True, kw_only=True, tag="pong"):
-    """Answer to Ping."""
+    """Answer to Ping. ``trouble``: while no step ends, since when and who does not answer; else empty."""
 
     incarnation: str
+    trouble: str = ""
 
 
 ServerMessage = Welcome | Progress | Ready | Refused | Dropped | Chunks | OpFailed | Reply | Pong
@@ -567,6 +568,8 @@ class SchedulerReady(Wire, frozen=True, kw_only=True, tag="b.ready"):
     dtype: str
     device: str
     attention_backend: str
+    runner_pid: int = 0
+    """Of a runner in a process of its own."""
 
 
 class SchedulerFailed(Wire, frozen=True, kw_only=True, tag="b.failed"):

@@ -17,14 +17,15 @@ Kernel → panel, JSON::
                        "slots": 65536,               (0 while unknown)
                        "since": 1718000000.0,        (epoch seconds of the last change of state)
                        "owner": true,                (false: another notebook's engine, attached)
-                       "error": "",
+                       "error": "", "trouble": "",
                        "steps": [{"step": "weights", "done": 71000000, "total": 145000000, "seconds": 1.2}]},
      "stats": null | {"tokens_per_s": 109.0, "running": 1, "waiting": 0, "kv_used": 812, "kv_total": 65536,
                       "reused": 0.9},                (share 0..1 of the prompt tokens of the last 60 s)
      "engines": ["main"], "log": ["…", "…"], "message": ""}
     {"kind": "log", "lines": ["…"]}                  (answer to the verb log)
 
-A state is sent when something changed, at least every 4 s. ``message`` says what a button did, for 4 s.
+A state is sent when something changed, at least every 4 s. ``message`` says what a button did, for 4 s; else, while
+no step of the engine ends, ``engine.trouble``: since when, and who does not answer.
 
 Panel → kernel, JSON: ``{"verb": "ping"}`` every 5 s (after 15 s without one the panel is dropped), ``"ack"`` (as a ping),
 ``"launch"`` (``model``, ``args`` of EngineArgs), ``"stop"``, ``"restart"``, ``"flush"``, ``"abort_all"``,
@@ -203,13 +204,14 @@ class PanelHub:
         engine = self.controls.current()
         self._watch(engine)
         said, text = self._message
+        trouble = words.visible(engine.trouble) if engine is not None else ""
         return {
             "kind": "state",
             "engine": None if engine is None else self._engine(engine),
             "stats": None if engine is None else stats_of(engine.last_stats),
             "engines": [record.name for record in self.controls.records()],
             "log": [] if engine is None else self._tail(engine),
-            "message": text if time.monotonic() - said < MESSAGE_SECONDS else "",
+            "message": text if time.monotonic() - said < MESSAGE_SECONDS else trouble,
         }
 
     def _engine(self, engine: Any) -> dict[str, Any]:
@@ -219,7 +221,8 @@ class PanelHub:
         info = engine.info
         return {
             "name": engine.name,
-            "state": state,
+            "state": "running" if state == "stuck" else state,
+            "trouble": words.visible(engine.trouble),
             "model": words.visible(engine.model_name),
             "dtype": info.dtype if info else "",
             "device": info.device if info else "",

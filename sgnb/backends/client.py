@@ -72,6 +72,8 @@ class EngineClient:
         self.end: SgnbError | None = None
         self.ended_at = 0.0
         self.answering = True
+        self.trouble = ""
+        """While no step ends: since when, and who does not answer."""
         self.spare: int | None = None
         """What the engine's newest output says it can still hold, in KV slots."""
         self.bytes_sent = 0
@@ -344,7 +346,11 @@ class EngineClient:
                 if self.welcome is None:  # hello itself was refused: another try would be refused too
                     raise EngineError(f"The engine refused this client: {message.reason}.")
                 raise Lost(message.reason)
-            case Welcome() | Pong():
+            case Pong():
+                if message.trouble != self.trouble:
+                    self.trouble = message.trouble
+                    self.notify()
+            case Welcome():
                 pass
 
     def _take_chunks(self, items: list[Chunk]) -> None:

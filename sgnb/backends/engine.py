@@ -71,7 +71,7 @@ def attach(name: str) -> Engine:
     """
     with _lock:
         for known in _engines.values():
-            if known.name == name and known.state in ("starting", "idle", "running"):
+            if known.name == name and known.state in ("starting", "idle", "running", "stuck"):
                 set_default_backend(known)
                 return known
         folder = runtime_root() / name

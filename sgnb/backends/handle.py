@@ -86,8 +86,8 @@ class Engine(Backend):
 
     @property
     def state(self) -> str:
-        """``starting, idle, running`` (requests of this kernel), ``died`` (after it was ready), ``failed`` (to start),
-        ``stopped`` (on purpose).
+        """``starting, idle, running`` (requests of this kernel), ``stuck`` (no step ended for 10 s: see ``trouble``),
+        ``died`` (after it was ready), ``failed`` (to start), ``stopped`` (on purpose).
         """
         if self._stopped:
             return "stopped"
@@ -95,7 +95,14 @@ class Engine(Backend):
             return "died" if self._was_ready else "failed"
         if self.client.info is None:
             return "starting"
+        if self.client.trouble:
+            return "stuck"
         return "running" if self.client.pending else "idle"
+
+    @property
+    def trouble(self) -> str:
+        """While it is ``stuck``: since when no step ended, and which part of the engine does not answer; else empty."""
+        return self.client.trouble
 
     @property
     def answering(self) -> bool:
@@ -332,6 +339,10 @@ class Engine(Backend):
     def memory(self) -> dict[str, Any]:
         """Free KV slots, in how many runs, the longest, and what is pinned; in slots."""
         return self.client.control("memory")
+
+    def stacks(self) -> str:
+        """What every thread of the engine's processes does now, as text; also of an engine that is stuck."""
+        return str(self.client.control("stacks")["stacks"])
 
     def history(self, from_seq: int = 1, limit: int = 1000) -> dict[str, Any]:
         """Numbered telemetry events that the engine still has, oldest first, and the number of the last there is."""

@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             return 1
         from sgnb.engine.model_executor import runner_process  # noqa: PLC0415
 
-        return runner_process.run(options.fd)
+        return runner_process.run(options.fd, options.folder)
     if options.folder is None:
         parser.error("--folder is missing: engines are started by sgnb.launch() or %sgl launch")
     scheduler = options.role == "scheduler"

@@ -76,6 +76,10 @@ class Front:
         self.failure: ErrorInfo | None = None
         self.info: ModelInfo | None = None
         self.owner_told = False
+        self.trouble = ""
+        """What the watchdog says while a step does not end."""
+        self.take_stacks: Callable[[Callable[[str], None]], None] | None = None
+        """Collects the stacks of all threads of the engine's processes and hands them on, later."""
         self.scheduler_pid = 0
         self.scheduler_start_time = 0
         self.clients = ClientTable(router, spec.incarnation, self._client_gone, clock)
@@ -144,7 +148,9 @@ class Front:
         match message:
             case Ping():
                 client.note_acked(message.acked, self.clients.now())
-                self.clients.send(client.number, Pong(incarnation=self.spec.incarnation))
+                self.clients.send(
+                    client.number, Pong(incarnation=self.spec.incarnation, trouble=self.trouble)
+                )
             case Bye():
                 self.clients.remove(client)
             case Control():
@@ -202,6 +208,8 @@ class Front:
                 message.id,
                 {"name": self.spec.args.name, "state": self.state, "clients": names},
             )
+        elif message.verb == "stacks" and self.take_stacks is not None:
+            self.take_stacks(lambda text: self._reply(client.number, message.id, {"stacks": text}))
         elif self._manager is None:
             error = ErrorInfo(kind="EngineError", message="The model is not loaded yet.", code="starting")
             self._reply(client.number, message.id, {}, error)
@@ -212,7 +220,7 @@ class Front:
         elif message.verb == "tokenize":
             self._tokenize(client.number, message)
         else:
-            known = ", ".join(("info", "shutdown", "tokenize", *_TO_SCHEDULER))
+            known = ", ".join(("info", "shutdown", "stacks", "tokenize", *_TO_SCHEDULER))
             error = ErrorInfo(
                 kind="EngineError",
                 message=f"the engine does not know {message.verb!r}",

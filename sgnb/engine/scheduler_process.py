@@ -31,8 +31,10 @@ from sgnb.engine.model_executor.drivers import Driver, make_driver
 from sgnb.engine.model_executor.model_runner import Progress, create_runner
 from sgnb.engine.model_executor.process_driver import ProcessDriver
 from sgnb.engine.model_store import ModelPath, resolve
+from sgnb.engine.pulse import Pulse
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.engine.scheduler.telemetry import Telemetry
+from sgnb.engine.stacks import arm
 from sgnb.liveness import open_pidfd
 from sgnb.messages import (
     EngineSpec,
@@ -52,6 +54,7 @@ _PARENT_SECONDS = 1.2
 def run(folder: Path, parent: int) -> int:
     """The process: returns its exit code. ``parent`` is the tokenizer process."""
     set_up_process()
+    arm(folder, "scheduler")
     spec = read_spec(folder)
     token = read_token(folder)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -86,6 +89,7 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
         log.warning("%s", driver.notice)
     telemetry = Telemetry()
     scheduler = Scheduler(spec.args, driver, send, telemetry.emit)
+    scheduler.pulse = Pulse(folder, own_thread=driver.name == "inline")
     scheduler.history = lambda start: (telemetry.last_seq, telemetry.history(start))
     beat = Beat(lambda: publisher.send(encode(telemetry.take_frame(spec.incarnation, time.time()))))
     send(
@@ -96,6 +100,7 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
             dtype=driver.dtype,
             device=driver.device,
             attention_backend=driver.attention_backend,
+            runner_pid=driver.runner_pid,
         )
     )
     try:

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,8 @@ from sgnb.engine.launch import (
     write_record,
 )
 from sgnb.engine.model_store import ModelPath, resolve
+from sgnb.engine.stacks import arm, as_text, collect
+from sgnb.engine.watchdog import Watchdog
 from sgnb.errors import EngineDied
 from sgnb.liveness import open_pidfd, process_start_time
 from sgnb.messages import EngineRecord, SchedulerInput, SchedulerOutput, Stop
@@ -57,6 +61,7 @@ def run(folder: Path, *, orphaned: bool) -> int:
     if orphaned:
         remove_folder(folder, read_spec(folder), everything=True)
         return 1
+    arm(folder, "tokenizer")
     process = TokenizerProcess(folder)
     try:
         process.loop()
@@ -81,6 +86,9 @@ class TokenizerProcess:
         self._link = ZmqLink(self._context, self._spec.sockets["scheduler"], bind=True)
         self._decoder = msgspec.msgpack.Decoder(SchedulerOutput)
         self.front = Front(self._spec, self._router, self._to_scheduler)
+        self.front.take_stacks = self._take_stacks
+        self._watchdog = Watchdog(folder, self._spec.args.watchdog_seconds, self._pids)
+        self._collected: deque[tuple[Callable[[str], None], str]] = deque()
         self._wakeup = Wakeup()
         self._loaded: list[tuple[TokenizerManager, ModelPath | None] | BaseException] = []
         self._owner_pidfd = self._watch_owner()
@@ -175,6 +183,28 @@ class TokenizerProcess:
         )
         write_record(self._folder, record)
 
+    # ------------------------------------------------------------ watching
+
+    def _pids(self) -> dict[str, int]:
+        """The engine's processes by role."""
+        pids = {"tokenizer": os.getpid(), "scheduler": self.front.scheduler_pid}
+        ready = self.front.scheduler_ready
+        return pids | ({"runner": ready.runner_pid} if ready is not None and ready.runner_pid else {})
+
+    def _take_stacks(self, answer: Callable[[str], None]) -> None:
+        """Collect stacks beside the loop, which goes on; ``answer`` is called by it when they are there."""
+
+        def run() -> None:
+            self._collected.append((answer, as_text(collect(self._folder, self._pids()))))
+            self._wakeup.set()
+
+        threading.Thread(target=run, name="sgnb-stacks", daemon=True).start()
+
+    def _hand_out_stacks(self) -> None:
+        while self._collected:
+            answer, text = self._collected.popleft()
+            answer(text)
+
     # ------------------------------------------------------------ loop
 
     def loop(self) -> None:
@@ -189,6 +219,7 @@ class TokenizerProcess:
             self._wakeup.clear()
             self._drain_scheduler()
             self._drain_clients()
+            self._hand_out_stacks()
             self._open_when_ready()
             busy = self.front.pump()  # long texts: a piece a turn, between the messages of all
             now = time.monotonic()
@@ -196,6 +227,7 @@ class TokenizerProcess:
                 last_tick = now
                 self.front.clients.sweep()
                 bound_log(self._folder)
+                self.front.trouble = self._watchdog.look()
                 if os.getppid() != self._spec.owner_pid:
                     self.front.stopping = "owner ended"
             if self.front.failure is not None:

@@ -176,6 +176,14 @@ def test_minimum_lengths_and_limits_count_what_is_being_drawn():
             assert (told.ids, told.finish) == (expected.ids, expected.finish)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_ids_that_would_end_it_are_banned_for_exactly_the_minimum(overlap):
+    rig = Rig(enable_overlap=overlap)
+    rig.run(1, b"hello", max_new_tokens=6, min_new_tokens=3)
+    assert [bool(batch.banned[0]) for batch in rig.runner.log[:6]] == [True] * 3 + [False] * 3
+    assert [batch.positions_drawn[0] for batch in rig.runner.log] == list(range(6))
+
+
 def test_rows_that_depend_on_each_token_are_not_planned_ahead():
     rig = Rig(enable_overlap=True)
     plain = rig.decode(1, b"one", max_new_tokens=8, ignore_eos=True)
@@ -186,6 +194,17 @@ def test_rows_that_depend_on_each_token_are_not_planned_ahead():
     assert any(s.schedule_under for s in steps(rig) if [row.rid for row in s.rows] == [plain])
     drawn = [batch.drawn_ids for batch in rig.runner.log if batch.drawn_ids]
     assert [len(rows[1]) for rows in drawn] == [0, 1, 2, 3]
+
+
+def test_options_are_scored_once():
+    rows = []
+    for overlap in (False, True):
+        rig = Rig(enable_overlap=overlap)
+        rig.decode(1, b"beside", max_new_tokens=9, ignore_eos=True)
+        rig.select(2, b"which?", [b"one", b"two", b"on", b"other"])
+        rig.drain()
+        rows.append(sum(row.kind == "score" for step in steps(rig) for row in step.rows))
+    assert rows == [4, 4]
 
 
 def test_a_follower_waits_for_its_leader_in_flight():

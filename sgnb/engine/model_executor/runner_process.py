@@ -19,6 +19,7 @@ from sgnb.engine.model_executor.drivers import ForwardSide
 from sgnb.engine.model_executor.model_runner import create_runner
 from sgnb.engine.model_executor.process_driver import FrameBuffer, send_frame
 from sgnb.engine.model_store import ModelPath
+from sgnb.engine.stacks import arm
 from sgnb.messages import (
     ModelWorkerBatch,
     RunnerFailed,
@@ -32,9 +33,11 @@ log = logging.getLogger("sgnb.engine")
 _READ_BYTES = 1 << 18
 
 
-def run(fd: int) -> int:
-    """The process: returns its exit code. ``fd``: the inherited socket."""
+def run(fd: int, folder: Path | None) -> int:
+    """The process: returns its exit code. ``fd``: the inherited socket; ``folder``: the engine's run folder, if any."""
     set_up_process()
+    if folder is not None:
+        arm(folder, "runner")
     stream = socket.socket(fileno=fd)
     encoder = msgspec.msgpack.Encoder()
 

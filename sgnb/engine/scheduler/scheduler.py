@@ -34,6 +34,7 @@ from sgnb.engine.mem_cache.allocator import make_allocator
 from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.model_executor.drivers import Driver, Runner, make_driver
+from sgnb.engine.pulse import Pulse
 from sgnb.engine.scheduler.books import Books
 from sgnb.engine.scheduler.flight import Flight
 from sgnb.engine.scheduler.input_events import InputRecorder
@@ -83,6 +84,8 @@ class Scheduler:
         self.flights: deque[Flight] = deque()
         """Steps that were launched and whose results are not taken yet: with overlap one, between two passes."""
         self._landing = False
+        self.pulse = Pulse()
+        """What it does now, for a watchdog outside."""
         self.clock = clock or steady_clock()
         self.allocator = make_allocator(runner.max_total_tokens, args.page_size, args.allocator_order)
         self.cache = RadixCache(self.allocator, args.disable_radix_cache, args.radix_eviction_policy)
@@ -130,6 +133,7 @@ class Scheduler:
 
     def step(self) -> bool:
         """One pass of the event loop. True: call again at once; False: block until there is input."""
+        self.pulse.answer()
         self._recv_requests()
         if not self.paused or self.steps_allowed:
             self.steps_allowed = max(0, self.steps_allowed - 1)
@@ -144,6 +148,7 @@ class Scheduler:
             self.books.on_idle()
         if self.idle:
             self.recorder.rest()
+            self.pulse.enter("idle")
         return not self.idle
 
     def _run_next(self) -> None:
@@ -166,6 +171,7 @@ class Scheduler:
     def _plan(self) -> Batch | None:
         """The next batch; where there is none, what could make one possible is tried in turn."""
         self.recorder.begin()
+        self.pulse.enter("plan", self.meter.forward_steps, len(self.reqs))
         batch = self.planner.get_next_batch_to_run()
         if batch is None and self.flights:
             self.settle()
@@ -186,12 +192,14 @@ class Scheduler:
         record = batch.get_model_worker_batch(step)
         self.results.take_off(batch)
         self.flights.append(Flight(batch, step, draft))
+        self.pulse.enter("compute", step, len(self.reqs))
         self.driver.launch(record)
 
     def _land(self) -> None:
         """Wait for the oldest step in flight and process its result. A step that fails takes its requests with it; a runner
         that is gone (EngineDied) takes the engine."""
         self._landing = True
+        self.pulse.enter("compute", self.flights[0].step, len(self.reqs))
         try:
             ran = self.driver.collect()
         except EngineDied:
@@ -206,6 +214,7 @@ class Scheduler:
             self._landing = False
         flight = self.flights.popleft()
         began = time.perf_counter()
+        self.pulse.enter("process", flight.step, len(self.reqs))
         self.recorder.computed()
         self._recv_requests()
         wasted = flight.batch.wasted
@@ -223,6 +232,7 @@ class Scheduler:
 
     def attend(self) -> None:
         """Handle what came in while a step is being computed, and answer it; the driver calls this while it waits."""
+        self.pulse.answer()
         self._recv_requests()
         self.outputs.flush()
         self.heartbeat()
