@@ -90,7 +90,10 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
     telemetry = Telemetry()
     scheduler = Scheduler(spec.args, driver, send, telemetry.emit)
     scheduler.pulse = Pulse(folder, own_thread=driver.name == "inline")
-    scheduler.history = lambda start: (telemetry.last_seq, telemetry.history(start))
+    scheduler.history = lambda start, limit=None: (
+        telemetry.last_seq,
+        telemetry.history(start, limit),
+    )
     beat = Beat(lambda: publisher.send(encode(telemetry.take_frame(spec.incarnation, time.time()))))
     send(
         SchedulerReady(

@@ -20,7 +20,10 @@ class RecordedRig(Rig):
     def __init__(self, **args) -> None:
         self.telemetry = Telemetry(ring_seconds=1e9)
         super().__init__(**args)
-        self.scheduler.history = lambda start: (self.telemetry.last_seq, self.telemetry.history(start))
+        self.scheduler.history = lambda start, limit=None: (
+            self.telemetry.last_seq,
+            self.telemetry.history(start, limit),
+        )
 
     def _publish(self, event) -> None:
         super()._publish(event)

@@ -174,7 +174,10 @@ def test_history_gives_what_the_ring_has():
     telemetry = Telemetry()
     for _ in range(3):
         telemetry.emit(rig.scheduler.stats())
-    rig.scheduler.history = lambda start: (telemetry.last_seq, telemetry.history(start))
+    rig.scheduler.history = lambda start, limit=None: (
+        telemetry.last_seq,
+        telemetry.history(start, limit),
+    )
     data = rig.ask("history", from_seq=2).data
     assert data["last_seq"] == 3 and [event["seq"] for event in data["events"]] == [2, 3]
     assert len(rig.ask("history", limit=1).data["events"]) == 1

@@ -24,12 +24,13 @@ def test_events_are_numbered_without_holes_and_leave_once():
 
 
 def test_ring_is_bounded_by_bytes_and_by_age():
-    telemetry = Telemetry(ring_bytes=2000, ring_seconds=10.0)
+    telemetry = Telemetry(ring_bytes=6000, ring_seconds=10.0)
     for _n in range(100):
         telemetry.emit(event(0.0))
     kept = telemetry.history(0)
     assert 10 < len(kept) < 100
     assert kept[-1].seq == 100
+    assert telemetry.history(97, 2) == kept[-4:-2] and telemetry.history(1, 3) == kept[:3]
     telemetry.emit(event(11.0))
     assert [numbered.seq for numbered in telemetry.history(0)] == [101]
     assert telemetry.history(102) == []

@@ -167,10 +167,10 @@ def _history(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
         raise LimitError("from_seq and limit must be whole numbers, limit in 1..5000")
     if scheduler.history is None:
         raise LimitError("this engine keeps no history")
-    last, events = scheduler.history(start)
+    last, events = scheduler.history(start, limit)
     part: list[Any] = []
     size = 0
-    for event in events[:limit]:
+    for event in events:
         size += len(msgspec.msgpack.encode(event))
         if part and size > _HISTORY_BYTES:
             break

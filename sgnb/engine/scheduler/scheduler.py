@@ -122,8 +122,8 @@ class Scheduler:
         self.recorder = StepRecorder(self.clock, publish, self.cache, self.allocator)
         self.inputs = InputRecorder(self, publish)
         self.match_log = MatchLog(self.cache, self.recorder.book, lambda: self.table)
-        self.history: Callable[[int], tuple[int, list[Numbered]]] | None = None
-        """Where past events are: (number of the last, those from a number on)."""
+        self.history: Callable[..., tuple[int, list[Numbered]]] | None = None
+        """Where past events are: of (a number, at most how many) it gives (number of the last, those from it on)."""
 
     # ------------------------------------------------------------ the event loop
 

@@ -20,6 +20,8 @@ from sgnb.messages import EngineStats, Numbered, TelemetryEvent, TelemetryFrame
 
 RING_SECONDS = 600.0
 RING_BYTES = 64 << 20
+ENTRY_BYTES = 136
+"""What Python needs beside an entry's own bytes: most events are small, so it counts."""
 FRAME_BYTES = 4 << 20
 HIT_RATE_SECONDS = 60.0
 THROUGHPUT_SECONDS = 2.0
@@ -38,7 +40,9 @@ class Telemetry:
     def __init__(self, ring_bytes: int = RING_BYTES, ring_seconds: float = RING_SECONDS) -> None:
         self.last_seq = 0
         self._encoder = msgspec.msgpack.Encoder()
-        self._ring: deque[tuple[float, int, Numbered]] = deque()
+        self._decoder = msgspec.msgpack.Decoder(Numbered)
+        self._ring: deque[tuple[float, bytes]] = deque()
+        """Encoded: objects would take several times the bytes that are counted."""
         self._bytes = 0
         self._ring_bytes = ring_bytes
         self._ring_seconds = ring_seconds
@@ -48,12 +52,13 @@ class Telemetry:
         """Number an event, keep it, and put it in the next frame."""
         self.last_seq += 1
         numbered = Numbered(seq=self.last_seq, event=event)
-        size = len(self._encoder.encode(numbered))
-        self._ring.append((event.time, size, numbered))
-        self._bytes += size
+        encoded = self._encoder.encode(numbered)
+        size = len(encoded)
+        self._ring.append((event.time, encoded))
+        self._bytes += size + ENTRY_BYTES
         self._fresh.append((size, numbered))
         while self._bytes > self._ring_bytes or self._ring[0][0] < event.time - self._ring_seconds:
-            self._bytes -= self._ring.popleft()[1]
+            self._bytes -= len(self._ring.popleft()[1]) + ENTRY_BYTES
 
     def take_frame(self, incarnation: str, now: float) -> TelemetryFrame:
         """What is new since the last frame, some 4 MB of it at most (then more is ``pending``); an empty one is the
@@ -72,10 +77,12 @@ class Telemetry:
         """True when a frame would carry events."""
         return bool(self._fresh)
 
-    def history(self, from_seq: int) -> list[Numbered]:
-        """Events from ``from_seq`` on that are still in the ring, oldest first."""
+    def history(self, from_seq: int, limit: int | None = None) -> list[Numbered]:
+        """Events from ``from_seq`` on that are still in the ring, oldest first, at most ``limit``."""
         first = self.last_seq - len(self._ring) + 1  # numbers have no holes
-        return [numbered for _, _, numbered in islice(self._ring, max(0, from_seq - first), None)]
+        start = max(0, from_seq - first)
+        kept = islice(self._ring, start, None if limit is None else start + limit)
+        return [self._decoder.decode(encoded) for _, encoded in kept]
 
 
 class Meter:
