@@ -8,6 +8,7 @@ dropped state is released at once. No frames and no generators here: those belon
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 import time
@@ -339,6 +340,7 @@ class Core:
     def fail_slot(self, slot: Slot, error: SgnbError) -> None:
         """A generation failed: its state is poisoned, and so is what the state has queued behind it."""
         if slot.place is not None and error.position is None:
+            error = copy.copy(error)  # one error may end many requests: each has its own place
             error.position = position_of(slot.place)
         state = slot.state
         if state is not None:

@@ -151,7 +151,11 @@ class Group:
                 position=position,
             )
         if any(state.joined for state in self.states):
-            raise ProgramError("These branches were joined already.", position=position)
+            raise ProgramError(
+                "These branches were joined already.",
+                hint="Fork again; what was joined is in the parent.",
+                position=position,
+            )
 
     def _gather(self) -> None:
         names: dict[str, None] = {}

@@ -75,13 +75,19 @@ class SglFunction:
         bound: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(func, FunctionType):
-            raise ProgramError(f"@function needs a Python function, not {type(func).__name__}.")
+            raise ProgramError(
+                f"@function needs a Python function, not {type(func).__name__}.",
+                hint="Put it above a def whose first parameter is the state.",
+            )
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = dict(bound or {})
         self.arg_names = list(inspect.signature(func).parameters)
         if not self.arg_names:
-            raise ProgramError(f"{func.__qualname__} has no parameter; the first one is the state.")
+            raise ProgramError(
+                f"{func.__qualname__} has no parameter; the first one is the state.",
+                hint="Write def name(s, …): the state's name may be any.",
+            )
         self.__name__ = func.__name__
         self.__qualname__ = func.__qualname__
         self.__doc__ = func.__doc__

@@ -140,7 +140,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ProgramError(f"{path} is no saved state: {error}.") from None
+        raise ProgramError(
+            f"{path} is no saved state: {error}.", hint="Write one with state.save(path)."
+        ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProgramError(f"{path} is no saved state.", hint="Write one with state.save(path).")
     if data.get("version") != VERSION:

@@ -324,7 +324,9 @@ class State(Turns):
             )
         if not 1 <= size <= MAX_FORK_WIDTH:
             raise LimitError(
-                f"A fork has 1 to {MAX_FORK_WIDTH} branches, not {size}.", position=position_of(place)
+                f"A fork has 1 to {MAX_FORK_WIDTH} branches, not {size}.",
+                hint="Give another number, or fork the branches again.",
+                position=position_of(place),
             )
         if self.depth >= MAX_FORK_DEPTH:
             raise LimitError(

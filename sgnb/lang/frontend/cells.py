@@ -76,7 +76,7 @@ def _syntax_error(error: SyntaxError, filename: str) -> ProgramError:
     text = (error.text or linecache.getline(filename, line)).rstrip("\n")
     end = error.end_offset - 1 if error.end_offset and error.end_lineno == line else None
     message = (error.msg or "invalid syntax").rstrip(".")
-    hint = ""
+    hint = "Correct the text at the caret."
     if "outside function" in message:
         hint = "A cell is a module: use `return` only inside a function. The last expression of the cell is its value."
     position = SourcePosition(filename, line, col, end if end and end > col else None, text, in_cell=True)

@@ -1,0 +1,190 @@
+"""Every error a user of the language can meet, as one list: what was written, and what is shown.
+
+``docs/errors.md`` is made of it (``python tests/unit/error_catalogue.py`` writes it), and a test holds the page to it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sgnb as sgl
+from sgnb.backends.mock import HANG, MockBackend
+from sgnb.errors import RequestError, SgnbError
+from sgnb.runtime.run import run_cell
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+WIDTH = 118
+"""Longer lines are cut here: lists of legal names grow."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``text`` is a cell, or what is shown of ``call``. ``script`` is the mock engine's; ``dies``: it ends meanwhile."""
+
+    text: str
+    script: Any = None
+    call: Callable[[Any], object] | None = None
+    dies: bool = False
+    placed: bool = True
+    """False: it has no place in a program (a file, an engine)."""
+
+
+def _load(text: str) -> Callable[[Any], object]:
+    def call(backend: Any) -> object:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "saved.json"
+            path.write_text(text, encoding="utf-8")
+            try:
+                return sgl.load_state(path, backend=backend)
+            except SgnbError as error:
+                error.message = error.message.replace(str(path), "saved.json")
+                raise
+
+    return call
+
+
+@sgl.function
+def hello(s, name):
+    s += f"Hello {name}" + sgl.gen("x")
+
+
+async def _plain() -> None: ...
+
+
+FAULT = RequestError("the KV pool has 64 slots: it can never fit", code="context", hint="Shorten the prompt.")
+
+CATALOGUE: dict[str, dict[str, Case]] = {
+    "Refused before anything is queued": {
+        "empty-cell": Case("", placed=False),
+        "only-comments": Case("# nothing yet", placed=False),
+        "syntax": Case("s += gen('x'"),
+        "return-outside": Case("return 1"),
+        "await-in-cell": Case("x = await tool()"),
+        "yield-in-cell": Case("yield 1"),
+        "import-star": Case("from math import *"),
+        "unknown-name": Case("s += genn('x')"),
+        "unknown-argument": Case("s += gen('x', regx='[0-9]+')"),
+        "misspelt-argument": Case("s += gen('x', max_token=3)"),
+        "dropped-gen": Case("gen('x')"),
+        "dropped-select": Case("select('x', choices=['a'])"),
+        "nested-turns": Case("with user():\n    with assistant():\n        gen('x')"),
+        "turn-inside-turn": Case("with s.user():\n    s += assistant('x')"),
+        "begin-with-text": Case("s += user_begin('x')"),
+        "no-options": Case("s += select('x', [])"),
+        "equal-options": Case("s += select('x', ['a', 'b', 'a'])"),
+        "empty-option": Case("s += select('x', ['a', ''])"),
+        "options-no-list": Case("s += select('x', 'ab')"),
+        "option-no-text": Case("s += select('x', ['a', 1])"),
+        "unknown-method": Case("s += select('x', ['a'], choices_method='best')"),
+    },
+    "Raised where it happens": {
+        "append-none": Case("s += None"),
+        "append-number": Case("s += 5"),
+        "gen-in-fstring": Case("s += f'{gen(\"x\")}'"),
+        "end-without-begin": Case("s += user_end()"),
+        "nested-turns-at-run-time": Case("s += user_begin()\ns += assistant('x')"),
+        "text-in-brackets": Case("with s.user('text'):\n    pass"),
+        "literal-of-number": Case("s += text(5)"),
+        "name-no-text": Case("s += gen(5)"),
+        "stop-no-list": Case("s += gen('x', stop=5)"),
+        "stop-empty": Case("s += gen('x', stop='')"),
+        "temperature": Case("s += gen('x', temperature=-1)"),
+        "samples": Case("s += gen('x', n=65)"),
+        "select-sampled": Case("s += select('x', ['a', 'b'], temperature=0.7)"),
+        "select-without-choices": Case("s += select('x')"),
+        "too-many-options": Case("s += select('x', [str(i) for i in range(1025)])"),
+        "image": Case("s += image('cat.png')"),
+        "reasoning-without-expression": Case("s += separate_reasoning()"),
+        "reasoning-family": Case("s += separate_reasoning(gen('x'), 'gpt9')"),
+        "unknown-variable": Case("s += gen('answer')\ns['anwser']"),
+        "fork-width": Case("s.fork(0)"),
+        "fork-no-number": Case("s.fork('two')"),
+        "branch-by-name": Case("b = s.fork(2)\nb['x']"),
+        "expressions-for-branches": Case("b = s.fork(3)\nb += ['one', 'two']"),
+        "append-to-joined": Case("b = s.fork(2)\nb.join()\nb[0] += 'more'"),
+        "joined-twice": Case("b = s.fork(2)\nb.join()\nb.join()"),
+        "join-mode": Case("b = s.fork(2)\nb.join('gather')"),
+        "join-by-without-best": Case("b = s.fork(2)\nb.join(by='x')"),
+        "join-kv": Case("b = s.fork(2)\nb.join('concate_and_append', method='kv')"),
+        "best-without-log-probabilities": Case("b = s.fork(2)\nb += gen('x')\nb.join('best')"),
+        "best-without-number": Case("b = s.fork(2)\nb += gen('x')\nb.join('best', by='x')"),
+        "best-without-variable": Case("b = s.fork(2)\nb += gen('x')\nb.join('best', by='score')"),
+        "foreign-mark": Case("s.rewind(5)"),
+    },
+    "Raised where it is read": {
+        "engine-refuses-a-request": Case("s += 'x' + gen('x')\ns['x']", script={"x": FAULT}),
+        "engine-refuses-a-branch": Case("b = s.fork(2)\nb += gen('x')\nb.join()\ns['x']", script={"x": ["fine", FAULT]}),
+        "engine-dies": Case("s += 'x' + gen('x')\ns['x']", script=HANG, dies=True),
+    },
+    "Programs and files": {
+        "no-engine": Case("hello.run('you')", call=lambda _: hello.run("you"), placed=False),
+        "not-a-function": Case("sgl.function(5)", call=lambda _: sgl.function(5)(), placed=False),
+        "no-parameter": Case("sgl.function(lambda: 1)", call=lambda _: sgl.function(lambda: 1), placed=False),
+        "bind-unknown": Case("hello.bind(nam='you')", call=lambda _: hello.bind(nam="you"), placed=False),
+        "batch-item": Case("hello.run_batch(['you'])", call=lambda b: hello.run_batch(["you"], backend=b), placed=False),
+        "run-n": Case("hello.run('you', n=0)", call=lambda b: hello.run("you", n=0, backend=b), placed=False),
+        "run-priority": Case(
+            "hello.run('you', priority='high')", call=lambda b: hello.run("you", priority="high", backend=b), placed=False
+        ),
+        "with-outside-program": Case("with sgl.user(): ...", call=lambda _: sgl.user().__enter__()),
+        "saved-no-json": Case("sgl.load_state('saved.json')", call=_load("text"), placed=False),
+        "saved-foreign": Case("sgl.load_state('saved.json')", call=_load("{}"), placed=False),
+        "saved-version": Case(
+            "sgl.load_state('saved.json')", call=_load('{"format": "sgnb-state", "version": 99}'), placed=False
+        ),
+    },
+}  # fmt: skip
+
+
+def error_of(case: Case) -> SgnbError:
+    """What the case raises."""
+    backend = MockBackend(case.script if case.script is not None else {"x": "fine"})
+    try:
+        if case.call is not None:
+            case.call(backend)
+        else:
+            run = run_cell(case.text, cell_name="1", user_ns={}, backend=backend)
+            if case.dies:
+                run.start()
+                run.core.wait_plain(lambda: bool(backend.prompts), 30)
+                backend.kill("The engine ended: killed by signal 9.")
+                run.result(30)
+            run.drive(30)
+    except SgnbError as error:
+        return error
+    finally:
+        backend.shutdown()
+    raise AssertionError(f"{case.text!r} raises nothing")
+
+
+def shown(case: Case) -> str:
+    """The error as it is shown, without the place of this file."""
+    error = error_of(case)
+    if error.position is not None and not error.position.in_cell:
+        error.position = None
+    lines = [f"{type(error).__name__}: {error.lines()[0]}", *error.lines()[1:]]
+    return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in lines)
+
+
+def page() -> str:
+    """``docs/errors.md``."""
+    count = sum(map(len, CATALOGUE.values()))
+    out = [
+        "# Errors\n",
+        "What can go wrong in a program, what is shown, and what to do. Each names its place, says in one sentence what",
+        f"is wrong, and how to go on. This page is made of the list that the tests hold ({count} cases).\n",
+    ]
+    for title, cases in CATALOGUE.items():
+        out.append(f"## {title}\n")
+        for name, case in cases.items():
+            code = f"```python\n{case.text}\n```\n" if case.text else "An empty cell.\n"
+            out.append(f"### {name}\n\n{code}\n```text\n{shown(case)}\n```\n")
+    return "\n".join(out)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

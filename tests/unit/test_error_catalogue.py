@@ -1,0 +1,35 @@
+"""The catalogue of errors: each has a place, one sentence and a way on; the page shows what is raised."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from error_catalogue import CATALOGUE, PAGE, error_of, page
+
+CASES = [(name, case) for cases in CATALOGUE.values() for name, case in cases.items()]
+
+
+def test_there_are_at_least_40_and_each_has_its_own_name():
+    assert len(CASES) >= 40 and len({name for name, _ in CASES}) == len(CASES)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_each_has_a_place_one_sentence_and_a_way_on(name, case):
+    error = error_of(case)
+    assert "\n" not in error.message and not re.search(r"[a-z]\.\s+[A-Z]", error.message.split(": ")[0])
+    way_on = error.hint or re.search(r"must be|at most|reads|later version|takes", error.message)
+    assert way_on, f"{name}: {error.message!r} says nothing of how to go on"
+    if case.placed:
+        assert error.position is not None and error.position.line >= 1, name
+        if case.call is None:
+            assert (
+                error.position.in_cell
+                and error.position.text == case.text.splitlines()[error.position.line - 1]
+            )
+            assert "^" in error.lines()[2]
+
+
+def test_the_page_shows_what_is_raised():
+    written = PAGE.read_text(encoding="utf-8")
+    assert written == page(), "docs/errors.md is old: python tests/unit/error_catalogue.py writes it"
