@@ -7,9 +7,12 @@ session is released at once, one with work under way is handed to a thread of it
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
+from sgnb.backends.base import Backend
+from sgnb.errors import SgnbError
 from sgnb.lang.position import internal
 from sgnb.runtime.variables import Slot
 
@@ -20,6 +23,14 @@ internal(__name__)
 
 MAX_KEPT = 16
 """Settled generations a handle keeps before it forgets them."""
+
+
+def release_sessions(backend: Backend, sids: Sequence[str]) -> None:
+    """Release sessions. An engine that is gone has none left, and callers here must not fail: finalisers, clean-up."""
+    try:
+        backend.release(sids)
+    except SgnbError:
+        return
 
 
 class SessionHandle:
@@ -46,7 +57,7 @@ class SessionHandle:
         if core.pending or core.submitting or not all(slot.settled for slot in self.slots):
             _collector.put(self)
         else:
-            core.backend.release((self.sid, *self.extra))
+            release_sessions(core.backend, (self.sid, *self.extra))
 
     def close_soon(self) -> None:
         """End the session on the collector's thread: for callers that must return at once."""

@@ -23,6 +23,7 @@ from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, SharedOp, hei
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
 from sgnb.lang.position import internal, position_of
+from sgnb.runtime.collect import release_sessions
 from sgnb.runtime.credits import credits_of
 from sgnb.runtime.events import (
     Event,
@@ -403,7 +404,7 @@ class Core:
             if ended:
                 self._abort(ended, ())
             if not lasts:
-                self.backend.release((sid,))
+                release_sessions(self.backend, (sid,))
         for slot in dead:
             self.log.append(GenDone(slot.rid, slot.meta))
         if dead:
@@ -414,7 +415,7 @@ class Core:
         """Further samples of a generation have sessions of their own, which end with them."""
         sids = [slot.sid for slot in slots if slot.sample]
         if sids:
-            self.backend.release(sids)
+            release_sessions(self.backend, sids)
 
     def _abort(self, rids: Sequence[str], sids: Sequence[str]) -> None:
         try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sgnb.backends.base import BackendEvent, Done, Failed
 from sgnb.lang.block import SharedOp
 from sgnb.lang.position import internal
+from sgnb.runtime.collect import release_sessions
 
 if TYPE_CHECKING:
     from sgnb.runtime.core import Core
@@ -85,7 +86,7 @@ class Sharing:
     def _release(self, rid: str) -> None:
         sid, core = self._late.pop(rid, None), self._core()
         if sid is not None and core is not None:
-            core.backend.release((sid,))
+            release_sessions(core.backend, (sid,))
 
 
 def _for(event: BackendEvent, rid: str) -> BackendEvent:
