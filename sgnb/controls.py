@@ -138,6 +138,15 @@ class Controls:
             sentence += f" {words.count(locked)} are locked and leave when unlocked."
         return sentence
 
+    def defragment(self) -> str:
+        """Move what is in the KV pool together; a sentence with the numbers."""
+        done = self.require().defragment()
+        moved, before, after = (int(done[name]) for name in ("moved", "free_runs_before", "free_runs"))
+        if not moved:
+            return "Nothing to move: the KV pool is in order."
+        runs = "run" if before == 1 else "runs"
+        return f"Moved {words.count(moved)} KV slots: {words.count(before)} free {runs} became {words.count(after)}."
+
     def set_knobs(self, values: dict[str, Any]) -> str:
         """Change live knobs, all or none; a sentence with what they are now."""
         now = self.require().set(**values)

@@ -24,7 +24,7 @@ CELL_USAGE = (
 )
 LINE_USAGE = (
     "%sgl launch | stop | restart | status | log | stacks | attach | engines | set | pause | step | resume | flush"
-    " | states | record | explain | view; see %sgl?"
+    " | defragment | states | record | explain | view; see %sgl?"
 )
 
 COMMANDS: dict[str, str] = {
@@ -41,6 +41,7 @@ COMMANDS: dict[str, str] = {
     "step": "[N]: let a paused engine take N steps (1)",
     "resume": "go on after pause",
     "flush": "empty the cache of what nobody uses",
+    "defragment": "move what is in the KV pool together, so that free slots are one run",
     "states": "states that hold a session; release ends them all",
     "record": "start FILE [--no-text] [--seconds N] | stop: write what the engine does to a file",
     "explain": "how a program runs: its graph, its blocks, what each pass did",

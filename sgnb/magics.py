@@ -60,6 +60,7 @@ class SglMagics(Magics):
         %sgl set objective NAME         throughput, balanced or latency: a named set of knobs
         %sgl pause | step [N] | resume  hold the scheduler between two steps, to look at it
         %sgl flush                      empty the cache of what nobody uses
+        %sgl defragment                 move what is in the KV pool together
         %sgl states [release]           states that hold a session; release ends them all
         %sgl record start FILE          write what the engine does to FILE.sgnb (--no-text, --seconds N)
         %sgl record stop                end that file; sgnb export and sgnb simulate read it
@@ -200,6 +201,10 @@ class SglMagics(Magics):
     def _flush(self, rest: list[str]) -> None:
         _no_arguments("flush", rest)
         print(self._controls.flush())
+
+    def _defragment(self, rest: list[str]) -> None:
+        _no_arguments("defragment", rest)
+        print(self._controls.defragment())
 
     def _states(self, rest: list[str]) -> None:
         if rest == ["release"]:

@@ -623,6 +623,9 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     score_targets: list[list[int] | None] = []
     """Of each row, empty when no row is scored: the token whose raw log-probability is wanted after each new token, so as
     many as ``extend_lens``; None: not scored. A scored row draws nothing."""
+    move_src: list[int] = []
+    """KV to move before anything is computed, all at once: of slot ``move_src[i]`` to slot ``move_dst[i]``."""
+    move_dst: list[int] = []
 
 
 class ModelWorkerOutput(Wire, frozen=True, kw_only=True):

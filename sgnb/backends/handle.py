@@ -344,6 +344,11 @@ class Engine(Backend):
         """What every thread of the engine's processes does now, as text; also of an engine that is stuck."""
         return str(self.client.control("stacks")["stacks"])
 
+    def defragment(self) -> dict[str, Any]:
+        """Move cached and running KV together, so that all free slots are one run. How many slots moved, and the number of
+        free runs before and after. No output changes; the copy is made before the next step."""
+        return self.client.control("defragment")
+
     def history(self, from_seq: int = 1, limit: int = 1000) -> dict[str, Any]:
         """Numbered telemetry events that the engine still has, oldest first, and the number of the last there is."""
         return self.client.control("history", {"from_seq": from_seq, "limit": limit})

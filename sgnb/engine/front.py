@@ -55,7 +55,7 @@ _MAX_KEPT_BYTES = 4 * MAX_FRAME_BYTES
 """Blocks that wait for the model, all clients together."""
 _TO_SCHEDULER = (
     *("stats", "flush_cache", "requests", "check", "set", "knobs", "pause", "step", "resume"),
-    *("pin", "unpin", "memory", "history", "record_start", "record_stop", "recorded_tokens"),
+    *("pin", "unpin", "memory", "defragment", "history", "record_start", "record_stop", "recorded_tokens"),
     *("picture", "nodes", "holders", "prompt"),
 )
 

@@ -77,6 +77,12 @@ class TokenToKVPool:
         int64 ``[N]``."""
         self.kv[layer_id].index_copy_(0, loc, kv.to(self.kv[layer_id].dtype))
 
+    def move(self, src: torch.Tensor, dst: torch.Tensor) -> None:
+        """The content of slots ``src`` goes to ``dst``, all at once; int64 ``[N]`` each. Takes room for N slots of one
+        layer."""
+        for layer in self.kv:
+            layer.index_copy_(0, dst, layer.index_select(0, src))
+
 
 def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
     """Bytes one token's keys and values take over all layers."""

@@ -48,6 +48,9 @@ class Runner(Protocol):
     def forward(self, batch: ModelWorkerBatch, /) -> ModelWorkerOutput:
         """Compute one batch; rows in its order."""
 
+    def move_slots(self, src: list[int], dst: list[int], /) -> None:
+        """The KV of slot ``src[i]`` goes to slot ``dst[i]``, all at once."""
+
     def close(self) -> None:
         """Free memory. Idempotent."""
 
@@ -72,6 +75,8 @@ class ForwardSide:
         """Compute a record. A row whose token was never drawn (its request failed meanwhile) is computed with another and
         comes back as bad; nobody waits for it."""
         began = time.perf_counter()
+        if batch.move_src:
+            self._move(batch)
         missing: list[int] = []
         if FROM_PREVIOUS in batch.input_ids:
             ids, missing = self._resolve(batch)
@@ -87,6 +92,16 @@ class ForwardSide:
                 self._drawn[batch.req_pool_indices[row]] = -1
             output = msgspec.structs.replace(output, bad_rows=bad)
         return Ran(output, began, time.perf_counter())
+
+    def _move(self, batch: ModelWorkerBatch) -> None:
+        """Half of a move would leave KV of nobody knows what: it ends the engine."""
+        try:
+            self._runner.move_slots(batch.move_src, batch.move_dst)
+        except Exception as error:
+            raise EngineDied(
+                f"{len(batch.move_src)} KV slots could not be moved at step {batch.step}: {error!r}",
+                hint="Start again: %sgl restart",
+            ) from error
 
     def _resolve(self, batch: ModelWorkerBatch) -> tuple[list[int], list[int]]:
         ids, missing, at = batch.input_ids.copy(), [], 0

@@ -50,6 +50,11 @@ class BaseRunner(ABC):
         ValueError for a record that contradicts itself or leaves the pool: a fault of the caller."""
 
     @abstractmethod
+    def move_slots(self, src: list[int], dst: list[int]) -> None:
+        """The KV of slot ``src[i]`` goes to slot ``dst[i]``, all at once: a slot may be in both. Rows of the request table
+        are told anew by the next record (``prefix_locs``)."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free memory. Idempotent."""
 

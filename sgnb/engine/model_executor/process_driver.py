@@ -182,6 +182,7 @@ def _check(alive: Callable[[], bool]) -> None:
 
 def _to_error(error: ErrorInfo) -> Exception:
     kinds: dict[str, type[EngineError | EngineStartError | ModelFileError]] = {
+        "EngineDied": EngineDied,
         "EngineStartError": EngineStartError,
         "ModelFileError": ModelFileError,
     }

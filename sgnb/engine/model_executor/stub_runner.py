@@ -118,6 +118,13 @@ class StubRunner(BaseRunner):
             scores=scores if batch.score_targets else [],
         )
 
+    def move_slots(self, src: list[int], dst: list[int]) -> None:
+        """See BaseRunner. What is left behind can no longer be read."""
+        for column, empty in ((self._token, -1), (self._position, -1), (self._hash, 0)):
+            content = column[src]
+            column[src] = empty
+            column[dst] = content
+
     def close(self) -> None:
         """Nothing to free."""
 

@@ -187,6 +187,14 @@ class TorchRunner(BaseRunner):
         logits[close] = self._model.logits(self._model.forward(again), again.precision)
         return time.perf_counter() - began
 
+    @torch.inference_mode()
+    def move_slots(self, src: list[int], dst: list[int]) -> None:
+        """See BaseRunner."""
+        self._kv.move(
+            torch.tensor(src, dtype=torch.int64, device=self._device),
+            torch.tensor(dst, dtype=torch.int64, device=self._device),
+        )
+
     def close(self) -> None:
         """Drop weights and pools. Idempotent."""
         self.__dict__.pop("_model", None)

@@ -107,6 +107,12 @@ class TransformersRunner(BaseRunner):
             scores=told,
         )
 
+    def move_slots(self, src: list[int], dst: list[int]) -> None:
+        """See BaseRunner. Rows have caches of their own: only what each slot stands for moves."""
+        content = self._slot_token[src]
+        self._slot_token[src] = -1
+        self._slot_token[dst] = content
+
     def close(self) -> None:
         """Drop the model and the caches. Idempotent."""
         self._rows = []

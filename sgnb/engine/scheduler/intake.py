@@ -255,4 +255,7 @@ class Intake:
         self._scheduler.table = msg.table
 
     def _control(self, msg: SchedulerControl) -> None:
-        self._scheduler.send(control.answer(self._scheduler, msg))
+        if msg.verb == "defragment":
+            self._scheduler.mover.ask(msg)  # not while a step runs: its slots must stay where they are
+        else:
+            self._scheduler.send(control.answer(self._scheduler, msg))

@@ -35,9 +35,8 @@ def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     scheduler.recorder.flush_slots(scheduler.meter.forward_steps)
     scheduler.publish(scheduler.stats())
     last = scheduler.history(1 << 62)[0] if scheduler.history is not None else 0
-    nodes, runs = _tree(scheduler)
-    for req in scheduler.reqs.values():
-        runs += _flight(req)
+    nodes, _ = _tree(scheduler)
+    runs = slot_runs(scheduler)
     return {
         "seq": last,
         "time": scheduler.clock(),
@@ -79,6 +78,14 @@ def _tree(scheduler: Scheduler) -> tuple[list[list[Any]], list[SlotRun]]:
         )
         runs += runs_of(f"node:{node.id}", node.value)
     return nodes, runs
+
+
+def slot_runs(scheduler: Scheduler) -> list[SlotRun]:
+    """Who owns which slots, all but the free ones."""
+    _, runs = _tree(scheduler)
+    for req in scheduler.reqs.values():
+        runs += _flight(req)
+    return runs
 
 
 def _flight(req: Req) -> list[SlotRun]:

@@ -29,6 +29,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from sgnb.config import EngineArgs
 from sgnb.engine.mem_cache.allocator import make_allocator
 from sgnb.engine.mem_cache.base import IntegrityError
@@ -40,6 +42,7 @@ from sgnb.engine.scheduler.flight import Flight
 from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
 from sgnb.engine.scheduler.match_log import MatchLog
+from sgnb.engine.scheduler.mover import Mover
 from sgnb.engine.scheduler.output import OutputBuilder
 from sgnb.engine.scheduler.planner import Batch, Planner
 from sgnb.engine.scheduler.policy import SchedulePolicy
@@ -118,6 +121,7 @@ class Scheduler:
         """Something happened since the books were last checked."""
         self.planner = Planner(self)
         self.results = ResultProcessor(self)
+        self.mover = Mover(self)
         self._intake = Intake(self)
         self.recorder = StepRecorder(self.clock, publish, self.cache, self.allocator)
         self.inputs = InputRecorder(self, publish)
@@ -135,6 +139,7 @@ class Scheduler:
         """One pass of the event loop. True: call again at once; False: block until there is input."""
         self.pulse.answer()
         self._recv_requests()
+        self.mover.answer()
         if not self.paused or self.steps_allowed:
             self.steps_allowed = max(0, self.steps_allowed - 1)
             self._run_next()
@@ -190,6 +195,9 @@ class Scheduler:
         figures = (len(self.running_batch), len(self.waiting_queue), self.ratio.value)
         draft = self.recorder.scheduled(batch, figures, self.flights[-1].step if self.flights else 0)
         record = batch.get_model_worker_batch(step)
+        src, dst = self.mover.take()
+        if src:
+            record = msgspec.structs.replace(record, move_src=src, move_dst=dst)
         self.results.take_off(batch)
         self.flights.append(Flight(batch, step, draft))
         self.pulse.enter("compute", step, len(self.reqs))
@@ -245,7 +253,7 @@ class Scheduler:
     def idle(self) -> bool:
         """Nothing is to be received, nothing is in flight, and nothing runs or waits, or the scheduler is paused."""
         resting = not self.reqs or (self.paused and not self.steps_allowed)
-        return resting and not self._inbox and not self.flights
+        return resting and not self._inbox and not self.flights and not self.mover.waiting
 
     def heartbeat(self) -> None:
         """Publish ``EngineStats`` if a heartbeat is due; the process loop calls this while it blocks."""

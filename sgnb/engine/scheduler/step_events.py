@@ -189,6 +189,10 @@ class StepRecorder:
     def _freed(self, slots: IntArray) -> None:
         self._runs += runs_of("", slots)
 
+    def relocated(self, runs: list[SlotRun]) -> None:
+        """All slots were dealt anew: ``runs`` tell the whole map."""
+        self._runs += runs
+
     def flush_slots(self, step: int) -> None:
         """Publish which slots changed hands, if any."""
         if self._runs:
