@@ -19,6 +19,8 @@ import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+_FEW = 64
+
 
 @dataclass(frozen=True, slots=True)
 class StopHit:
@@ -36,7 +38,10 @@ class StopScanner:
     is found later. ``total`` is the count of bytes fed.
     """
 
-    __slots__ = ("_firsts", "_keep", "_prefix_bytes", "_stops", "_tail", "hit", "total", "visible")
+    __slots__ = (
+        *("_beginnings", "_firsts", "_keep", "_last_bytes", "_prefix_bytes", "_stops", "_tail"),
+        *("hit", "total", "visible"),
+    )
 
     def __init__(self, stops: Sequence[bytes]) -> None:
         if any(not stop for stop in stops):
@@ -46,6 +51,11 @@ class StopScanner:
         self._keep = max((len(stop) for stop in self._stops), default=1) - 1
         # Bytes a held-back suffix can end with: most tokens end with none of them, and need no search.
         self._prefix_bytes = frozenset(b for stop in self._stops for b in stop[:-1])
+        # A stop ends in the bytes of this token only if they hold its last byte.
+        self._last_bytes = frozenset(stop[-1] for stop in self._stops)
+        beginnings = {stop[:end] for stop in self._stops for end in range(1, len(stop))}
+        # One call tells whether the tail begins a stop; with very many beginnings the search itself is faster.
+        self._beginnings = tuple(beginnings) if len(beginnings) <= _FEW else ()
         self._tail = b""
         self.hit: StopHit | None = None
         self.total = 0
@@ -61,18 +71,19 @@ class StopScanner:
             return None
         window = self._tail + token_bytes
         base = self.total - len(window)
-        # An occurrence that ended before this token would have been found then, so the first one in the window is
-        # each stop's earliest.
-        found = [
-            (at + len(stop), at, index)
-            for index, stop in enumerate(self._stops)
-            if (at := window.find(stop)) >= 0
-        ]
-        if found:
-            end, start, index = min(found)
-            self.hit = StopHit(base + start, base + end, index)
-            self.visible = base + start
-            return self.hit
+        if not self._last_bytes.isdisjoint(token_bytes):
+            # An occurrence that ended before this token would have been found then, so the first one in the window is
+            # each stop's earliest.
+            found = [
+                (at + len(stop), at, index)
+                for index, stop in enumerate(self._stops)
+                if (at := window.find(stop)) >= 0
+            ]
+            if found:
+                end, start, index = min(found)
+                self.hit = StopHit(base + start, base + end, index)
+                self.visible = base + start
+                return self.hit
         self._tail = window[len(window) - self._keep :] if self._keep < len(window) else window
         self.visible = max(self.visible, self.total - self._held())
         return None
@@ -87,6 +98,8 @@ class StopScanner:
         """Length of the longest suffix of the tail that is a proper prefix of a stop."""
         tail = self._tail
         if not tail or tail[-1] not in self._prefix_bytes:
+            return 0
+        if self._beginnings and not tail.endswith(self._beginnings):
             return 0
         size = len(tail)
         best = size
