@@ -927,6 +927,8 @@ class OutputEvent(Wire, frozen=True, kw_only=True, tag="output"):
     time: float
     rid: str
     type: FinishType
+    step: int = 0
+    """Forward passes begun before its end."""
     ids: bytes = b""
     """A mark for each token that was drawn."""
     kept: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
@@ -59,3 +60,36 @@ class RecordedRig(Rig):
         writer.append(End(time=started, reason="stopped"))
         writer.close()
         return open_recording(self.path)
+
+
+def busy(path, seed: int = 0, **args) -> RecordedRig:
+    """A rig with everything in it: chunks, retractions, forks, selects, aborts, two clients."""
+    rng = random.Random(seed)
+    rig = RecordedRig(
+        max_total_tokens=100,
+        context_length=100,
+        chunked_prefill_size=9,
+        schedule_conservativeness=0.1,
+        **args,
+    )
+    rig.record(path)
+    for n in range(40):
+        ids = rng.choice([b"aaaa", b"aaaabbbb", b"q"]) + bytes(
+            rng.choice(b"xy") for _ in range(rng.randint(1, 20))
+        )
+        kind = rng.random()
+        if kind < 0.2:
+            rig.select(n, ids, [b"one", b"two", b"on"])
+        elif kind < 0.3:
+            rig.open(100 + n)
+            rig.extend(100 + n, ids)
+            rig.fork(100 + n, 200 + n, 300 + n)
+            rig.decode(1000 + n, b"left", sid=200 + n, fresh=False, max_new_tokens=9)
+            rig.decode(2000 + n, b"right", sid=300 + n, fresh=False, max_new_tokens=9)
+        else:
+            rig.decode(n, ids, max_new_tokens=rng.randint(1, 30), ignore_eos=True, client=1 + n % 2)
+        rig.step(rng.randint(0, 2))
+        if rng.random() < 0.1 and rig.scheduler.reqs:
+            rig.abort(rng.choice(list(rig.scheduler.reqs)))
+    rig.drain()
+    return rig

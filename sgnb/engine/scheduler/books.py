@@ -21,7 +21,8 @@ class Books:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._next_walk = 0.0
+        self.next_walk = 0.0
+        """When the whole tree may be compared again; a simulation, which is checked elsewhere, puts it off for ever."""
 
     def on_idle(self) -> None:
         """What is right only when nothing runs: the books must be even, and estimates start over."""
@@ -31,11 +32,11 @@ class Books:
         scheduler.was_busy = False
         scheduler.ratio.reset()
         started = scheduler.clock()
-        walk = started >= self._next_walk
+        walk = started >= self.next_walk
         self.check_integrity(walk=walk)
         if walk:
             # A walk over a tree of 10,000 nodes takes some 30 ms: it may cost one hundredth of the time, not more.
-            self._next_walk = started + 100 * (scheduler.clock() - started)
+            self.next_walk = started + 100 * (scheduler.clock() - started)
         scheduler.publish(self.stats())
 
     def stats(self) -> EngineStats:

@@ -236,6 +236,7 @@ class InputRecorder:
                 time=self._scheduler.clock(),
                 rid=req.rid,
                 type=req.finish_reason.type,
+                step=self._scheduler.meter.forward_steps,
                 ids=self.after(req.prompt, req.output_ids),
                 kept=len(kept),
                 scores=[option.logprobs for option in choice.options] if choice is not None else [],

@@ -1,0 +1,446 @@
+"""A script: what a simulated scheduler receives, when, and what its requests draw.
+
+Role: made of a recording (``from_recording``) or of a synthetic workload (``workloads``), played by ``play``. Runs in a
+process of its own (``python -m sgnb.engine simulate``) or in a test. Tokens are marks (``scheduler.input_events``): numbers
+below 2^30 whose equality is all that matters.
+
+How a recorded end is made to happen again, with nothing but messages and drawn tokens: a request draws the marks it drew;
+one that ended by a stop string, a stop id, EOS or its grammar draws ``END`` as its last, its only EOS; where its session
+kept less than that, the first token not kept has ``CUT`` set, and its bytes begin a character that is never finished, which
+the scheduler never keeps.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sgnb.config import EngineArgs, with_objective
+from sgnb.engine.scheduler.req import derive_seed
+from sgnb.errors import RecordingError
+from sgnb.messages import (
+    AbortReqs,
+    ClientGone,
+    InputEvent,
+    Label,
+    OutputEvent,
+    RequestEvent,
+    SchedulerControl,
+    SchedulerInput,
+    SessionClose,
+    SessionCommit,
+    SessionDecode,
+    SessionExtend,
+    SessionFork,
+    SessionOpen,
+    SessionSelect,
+    Snapshot,
+    StepEvent,
+)
+from sgnb.recording import Recording
+from sgnb.sampling_params import SamplingParams
+
+CUT = 1 << 30
+END = CUT | 1
+_ENDED_BY_TOKEN = frozenset({"eos", "stop", "grammar"})
+
+
+@dataclass(slots=True)
+class Input:
+    """One message. It comes at ``at`` seconds or, with ``after``, ``delay`` seconds after the last of those requests ended;
+    played step by step, once ``step`` passes have begun (``during``: while that pass runs)."""
+
+    message: SchedulerInput
+    at: float = 0.0
+    after: tuple[str, ...] = ()
+    delay: float = 0.0
+    step: int = 0
+    during: bool = False
+
+
+@dataclass(slots=True)
+class Output:
+    """What a request draws. ``ends``: how it ended; empty: the recording ended before, so it goes on to its limit."""
+
+    rid: str
+    ids: list[int] = field(default_factory=list)
+    ends: str = ""
+    ended: float = 0.0
+    """When it ended, in seconds from the beginning."""
+    step: int = 0
+    """The pass in which it ended."""
+
+
+@dataclass(slots=True)
+class Scores:
+    """Of one option: log-probabilities of its tokens, and those without the prompt."""
+
+    tokens: int
+    conditional: list[float]
+    unconditional: list[float]
+    output: Output
+
+
+@dataclass
+class Script:
+    """See the module. ``outputs`` are found by a request's seed, ``scores`` by an option's last mark."""
+
+    name: str
+    args: EngineArgs
+    context_length: int
+    max_total_tokens: int
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    scores: dict[int, Scores] = field(default_factory=dict)
+    derived: dict[int, Output] = field(default_factory=dict)
+    """Of selects, by the seed that the scheduler gives them."""
+    snapshot: Snapshot | None = None
+    steps: list[StepEvent] = field(default_factory=list)
+    """As recorded."""
+    notes: list[str] = field(default_factory=list)
+
+    def add_output(self, output: Output) -> int:
+        """The seed under which a request finds it."""
+        self.outputs.append(output)
+        return len(self.outputs) - 1
+
+
+class EndlessTable(Sequence[bytes]):
+    """Bytes of every mark: none, but for the first token that a session did not keep."""
+
+    def __len__(self) -> int:
+        return 1 << 31
+
+    def __getitem__(self, token: int) -> bytes:  # type: ignore[override]
+        return b"\xf0" if token & CUT and token != END else b""
+
+
+def unpack(marks: bytes) -> list[int]:
+    """Marks of an event. RecordingError for a part of one."""
+    if len(marks) % 4:
+        raise RecordingError("the recording has marks that are not whole numbers of four bytes")
+    return list(struct.unpack(f"<{len(marks) // 4}i", marks))
+
+
+def from_recording(recording: Recording) -> Script:
+    """The script of a recording. RecordingError when it has no inputs, or a gap."""
+    snapshot = recording.snapshot()
+    script = Script(
+        name=recording.path.name,
+        args=snapshot.args,
+        context_length=snapshot.context_length,
+        max_total_tokens=snapshot.max_total_tokens,
+        snapshot=snapshot,
+    )
+    inputs: list[InputEvent] = []
+    outputs: dict[str, OutputEvent] = {}
+    admitted: set[str] = set()
+    for numbered in recording.events():
+        match numbered.event:
+            case InputEvent() as event:
+                inputs.append(event)
+            case OutputEvent() as event:
+                outputs[event.rid] = event
+            case StepEvent() as event:
+                script.steps.append(event)
+            case RequestEvent(state="admitted") as event:
+                admitted.add(event.rid)
+            case _:
+                pass
+    script.notes += recording.gaps()
+    _Reader(script, snapshot, outputs, admitted).read(inputs)
+    if not script.outputs:
+        raise RecordingError(
+            f"{recording.path} has no request in it",
+            hint="Begin the recording before the programs that are to be simulated.",
+        )
+    return script
+
+
+class _Reader:
+    """Turns events back into messages."""
+
+    def __init__(
+        self, script: Script, snapshot: Snapshot, outputs: dict[str, OutputEvent], admitted: set[str]
+    ) -> None:
+        self._script = script
+        self._begin = snapshot.time
+        self._snapshot = snapshot
+        self._outputs = outputs
+        self._admitted = admitted
+        self._parent: dict[str, str] = {}
+        self._family: dict[str, list[str]] = {}
+        """Of each session: itself, what it was forked from, what was forked from it."""
+        self._ended: dict[str, list[tuple[float, str]]] = {}
+        """Of each session: (time, request) of its ends."""
+        self._missing: dict[str, list[int]] = {}
+        """Of each session: a last mark that the simulated one does not keep."""
+        self._refused = 0
+
+    def read(self, inputs: list[InputEvent]) -> None:
+        """Fill the script."""
+        for session in self._snapshot.sessions:
+            self._family[session.sid] = [session.sid]
+        self._in_flight()
+        for event in inputs:
+            self._take(event)
+        if self._refused:
+            self._script.notes.append(f"{self._refused} requests were refused when recorded and are left out")
+
+    def _in_flight(self) -> None:
+        """What had not ended when the recording began asks again, with what it had drawn as part of its prompt."""
+        known = {session.sid: len(session.marks) // 4 for session in self._snapshot.sessions}
+        for req in self._snapshot.requests:
+            if not req.sid or not req.marks or req.state == "scoring":
+                self._script.notes.append(f"{req.rid} was under way when the recording began and is left out")
+                continue
+            left = max(0, req.params.max_new_tokens - req.completion_tokens)
+            out = self._output(req.rid)
+            del out.ids[: req.completion_tokens]
+            message = self._decode_message(
+                rid=req.rid,
+                sid=req.sid,
+                client=req.client,
+                ids=unpack(req.marks)[known[req.sid] :],
+                params=msgspec.structs.replace(req.params, max_new_tokens=left),
+                label=req.label,
+                priority=req.priority,
+                output=out,
+            )
+            self._add(message, self._snapshot.time, self._snapshot.step, sid=req.sid)
+            self._note_end(req.sid, req.rid)
+
+    # ------------------------------------------------------------ events
+
+    def _take(self, event: InputEvent) -> None:
+        sid = event.sid
+        match event.kind:
+            case "open":
+                self._family[sid] = [sid]
+                message: SchedulerInput = SessionOpen(sid=sid, client=event.client, extra_key=event.extra_key)
+            case "extend" | "commit":
+                ids = self._missing.pop(sid, []) + unpack(event.ids)
+                kind = SessionExtend if event.kind == "extend" else SessionCommit
+                message = kind(sid=sid, ids=ids)
+            case "fork":
+                self._fork(event)
+                message = SessionFork(sid=sid, children=event.names)
+            case "decode" | "select":
+                made = self._request(event)
+                if made is None:
+                    # It is refused again, since it took a number in the order of arrival.
+                    self._refused += 1
+                    message = self._decode_message(
+                        rid=event.rid,
+                        sid="",
+                        client=event.client,
+                        ids=[],
+                        params=SamplingParams(max_new_tokens=1),
+                        label=event.label,
+                        priority=0,
+                        output=Output(event.rid),
+                    )
+                    self._add(message, event.time, event.step, event.during)
+                    return
+                message = made
+            case "close":
+                message = SessionClose(sids=event.names)
+            case "abort":
+                message = AbortReqs(rids=event.names)
+            case "gone":
+                message = ClientGone(client=event.client)
+            case _:
+                args = {**event.knobs, **({"sid": sid} if sid else {})}
+                message = SchedulerControl(client=event.client, id=0, verb=event.kind, args=args)
+        self._add(message, event.time, event.step, event.during, sid)
+        if event.kind in ("decode", "select"):
+            self._note_end(sid, event.rid)
+
+    def _fork(self, event: InputEvent) -> None:
+        for child in event.names:
+            self._family[child] = [child, *self._family.get(event.sid, [event.sid])]
+            if event.sid in self._missing:
+                self._missing[child] = self._missing[event.sid]
+            for above in self._family[child][1:]:
+                self._family.setdefault(above, [above]).append(child)
+
+    def _note_end(self, sid: str, rid: str) -> None:
+        out = self._outputs.get(rid)
+        if out is not None:
+            self._ended.setdefault(sid, []).append((out.time, rid))
+
+    def _add(
+        self, message: SchedulerInput, time: float, step: int, during: bool = False, sid: str = ""
+    ) -> None:
+        """A message waits for the newest end in its session's family that came before it."""
+        ends = [
+            end for name in self._family.get(sid, ()) for end in self._ended.get(name, ()) if end[0] <= time
+        ]
+        ended, rid = max(ends, default=(0.0, ""))
+        self._script.inputs.append(
+            Input(
+                message,
+                at=max(0.0, time - self._begin),
+                after=(rid,) if rid else (),
+                delay=time - ended if rid else 0.0,
+                step=step,
+                during=during,
+            )
+        )
+
+    # ------------------------------------------------------------ requests
+
+    def _output(self, rid: str) -> Output:
+        event = self._outputs.get(rid)
+        if event is None:
+            return Output(rid)
+        ids = unpack(event.ids)
+        if event.kept < len(ids) and event.type in ("eos", "stop", "grammar", "length", "context"):
+            ids[event.kept] |= CUT
+        if event.type in _ENDED_BY_TOKEN and ids:
+            ids[-1] = END
+        return Output(rid, ids, event.type, event.time - self._begin, event.step)
+
+    def _request(self, event: InputEvent) -> SchedulerInput | None:
+        out = self._outputs.get(event.rid)
+        refused = out is not None and out.type == "error" and event.rid not in self._admitted
+        if refused or (not event.ids and event.keep is None and not self._family.get(event.sid)):
+            return None
+        if event.kind == "select" and not event.options:
+            return None
+        ids, keep = unpack(event.ids), event.keep
+        missing = self._missing.get(event.sid, [])
+        if missing and (keep is None or event.kind == "select"):
+            ids = missing + ids
+        if event.kind == "select":
+            return self._select_message(event, ids, keep)
+        self._missing.pop(event.sid, None)
+        if out is not None and out.kept == len(out.ids) // 4 and out.type in _ENDED_BY_TOKEN and out.kept:
+            self._missing[event.sid] = unpack(out.ids)[-1:]
+        return self._decode_message(
+            rid=event.rid,
+            sid=event.sid,
+            client=event.client,
+            ids=ids,
+            params=event.params or SamplingParams(),
+            label=event.label,
+            priority=event.priority,
+            output=self._output(event.rid),
+            keep=keep,
+        )
+
+    def _decode_message(
+        self,
+        *,
+        rid: str,
+        sid: str,
+        client: int,
+        ids: list[int],
+        params: SamplingParams,
+        label: Label,
+        priority: int,
+        output: Output,
+        keep: int | None = None,
+    ) -> SessionDecode:
+        seed = self._script.add_output(output)
+        return SessionDecode(
+            rid=rid,
+            sid=sid,
+            client=client,
+            ids=ids,
+            params=plain_params(params.max_new_tokens, seed),
+            stops=[],
+            stop_token_ids=[],
+            eos_token_ids=[END],
+            label=label,
+            keep=keep,
+            priority=priority,
+        )
+
+    def _select_message(self, event: InputEvent, ids: list[int], keep: int | None) -> SessionSelect:
+        options = [unpack(option) for option in event.options]
+        out = self._outputs.get(event.rid)
+        output = self._output(event.rid)
+        # A select's parameters are the scheduler's own, and so is its seed.
+        self._script.derived[derive_seed(self._script.args.random_seed, event.rid)] = output
+        self._script.add_output(output)
+        for at, option in enumerate(options):
+            conditional = out.scores[at] if out is not None and at < len(out.scores) else [-1.0 - at]
+            alone = out.unconditional[at] if out is not None and at < len(out.unconditional) else [0.0]
+            if option:
+                self._script.scores[option[-1]] = Scores(len(option), conditional, alone, output)
+        return SessionSelect(
+            rid=event.rid,
+            sid=event.sid,
+            client=event.client,
+            ids=ids,
+            options=options,
+            method=event.method,
+            keep=keep,
+            label=event.label,
+            priority=event.priority,
+        )
+
+
+def plain_params(max_new_tokens: int, seed: int) -> SamplingParams:
+    """Of a simulated request: only its limit matters to the scheduler; its seed names its output."""
+    return SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, seed=seed)
+
+
+def freely(inputs: Iterable[Input], outputs: Iterable[Output]) -> Iterator[Input]:
+    """The inputs as they would come to an engine of another speed: what ended a request early does so after as many tokens
+    (the runner sees to that), so only aborts of requests that had drawn nothing stay; sessions close one by one, after their
+    last request; a client that left closes its sessions."""
+    known = {output.rid: output for output in outputs}
+    asked: dict[str, Input] = {}
+    last: dict[str, str] = {}
+    owner: dict[str, int] = {}
+
+    def follow(given: Input, rid: str, message: SchedulerInput) -> Input:
+        """As long after the request's end as it was; or after its beginning, if this is what ends it."""
+        output, begun = known.get(rid), asked.get(rid)
+        if output is None or begun is None:
+            return _with_message(given, message)
+        if output.ends == "abort" and not output.ids:
+            return Input(message, given.at, begun.after, begun.delay + max(0.0, given.at - begun.at))
+        return Input(message, given.at, (rid,), max(0.0, given.at - output.ended))
+
+    for given in inputs:
+        message = given.message
+        if isinstance(message, SessionOpen):
+            owner[message.sid] = message.client
+        elif isinstance(message, SessionFork):
+            owner.update(dict.fromkeys(message.children, owner.get(message.sid, 0)))
+        elif isinstance(message, SessionDecode | SessionSelect):
+            last[message.sid], asked[message.rid] = message.rid, given
+        if isinstance(message, SessionDecode) and not message.sid:
+            continue  # was refused
+        if isinstance(message, AbortReqs):
+            for rid in message.rids:
+                if rid in known and not known[rid].ids:
+                    yield follow(given, rid, AbortReqs(rids=[rid]))
+        elif isinstance(message, SessionClose | ClientGone):
+            gone = [sid for sid, client in owner.items() if client == getattr(message, "client", None)]
+            for sid in message.sids if isinstance(message, SessionClose) else gone:
+                owner.pop(sid, None)
+                yield follow(given, last.get(sid, ""), SessionClose(sids=[sid]))
+        else:
+            yield given
+
+
+def _with_message(given: Input, message: SchedulerInput) -> Input:
+    """The same place and time, another message."""
+    return Input(message, given.at, given.after, given.delay, given.step, given.during)
+
+
+def without_knobs(given: Input, fixed: frozenset[str]) -> Input | None:
+    """A recorded change of knobs without those that this simulation sets itself; None when nothing is left of it."""
+    message = given.message
+    if not isinstance(message, SchedulerControl) or message.verb != "set" or not fixed:
+        return given
+    left = {name: value for name, value in with_objective(message.args).items() if name not in fixed}
+    left.pop("objective", None)
+    return _with_message(given, msgspec.structs.replace(message, args=left)) if left else None
