@@ -1,7 +1,7 @@
-"""The ``sgnb`` command: ``models``, ``doctor``, ``export``, ``engines``. Thin: what needs the engine's side is asked of it.
+"""The ``sgnb`` command: ``models``, ``doctor``, ``simulate``, ``export``, ``engines``.
 
-Runs in the user's shell. Only ``python -m sgnb.engine`` may import torch, so models and doctor are started there by
-name, with this terminal as their own. No logic of models or checks here.
+Runs in the user's shell. Thin: only ``python -m sgnb.engine`` may import torch and the scheduler, so models, doctor and
+simulate are started there by name, with this terminal as their own. No logic of models, checks or simulations here.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ def build_parser() -> argparse.ArgumentParser:
     pull = actions.add_parser("pull", help="fetch a model into the cache")
     pull.add_argument("name", nargs="?", help="default: the embedded model")
     commands.add_parser("doctor", help="check what works here; each thing that does not comes with its fix")
+    commands.add_parser(
+        "simulate",
+        add_help=False,
+        help="a recording or a synthetic workload under other settings: sgnb simulate --help",
+    )
     export = commands.add_parser("export", help="write a recording as JSON for Perfetto or chrome://tracing")
     export.add_argument("recording", metavar="FILE", help="a recording: %%sgl record start FILE makes one")
     export.add_argument("out", metavar="OUT", help="the JSON file to write")
@@ -37,7 +42,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (0: done, 1: it failed, 2: wrong usage, 130: interrupted)."""
-    options = build_parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["simulate"]:  # its options are the simulator's own
+        return _start(words)
+    options = build_parser().parse_args(words)
     if options.command == "engines":
         return _engines()
     if options.command == "export":
@@ -45,6 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = [options.command]
     if options.command == "models":
         command += [options.action or "list", *([options.name] if getattr(options, "name", None) else [])]
+    return _start(command)
+
+
+def _start(command: Sequence[str]) -> int:
+    """A command of the engine's side, in this terminal."""
     child = subprocess.Popen([sys.executable, "-m", "sgnb.engine", *command])
     try:
         return child.wait()

@@ -1,8 +1,8 @@
 """``python -m sgnb.engine``: the engine's processes, and the commands that only the engine's side may carry out.
 
 Started by ``backends.process`` (tokenizer process), by the tokenizer process (``--role scheduler``), by the scheduler
-process for ``runner_driver="process"`` (``--role runner``) and by the CLI (``models``, ``doctor``). Parses arguments and
-nothing else; the token is never among them.
+process for ``runner_driver="process"`` (``--role runner``) and by the CLI (``models``, ``doctor``, ``simulate``). Parses
+arguments and nothing else; the token is never among them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ def build_parser() -> argparse.ArgumentParser:
     actions.add_parser("list", help="what is known and what is in the cache")
     pull = actions.add_parser("pull", help="fetch a known model into the cache")
     pull.add_argument("name", nargs="?", help="a known model; default: the embedded one")
+    commands.add_parser("simulate", help="a recording or workload under other settings; has its own --help")
     commands.add_parser("doctor", help="what works here, with the fix for each thing that does not")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one role or command; returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["simulate"]:
+        from sgnb.engine.scheduler.simulate.command import main as simulate  # noqa: PLC0415
+
+        return simulate(words[1:])
     parser = build_parser()
     options = parser.parse_args(argv)
     # Each role imports its own half only: the tokenizer process must not pay for torch, nor wait for it.

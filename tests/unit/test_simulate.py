@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 
 import pytest
 from recording_rig import RecordedRig, busy
 
-from sgnb.engine.scheduler.simulate.cost import CostModel
+from sgnb.engine.scheduler.simulate import command
+from sgnb.engine.scheduler.simulate.cost import CostModel, fit
 from sgnb.engine.scheduler.simulate.play import differences, play, replay
-from sgnb.engine.scheduler.simulate.script import from_recording
-from sgnb.messages import StepEvent
+from sgnb.engine.scheduler.simulate.report import compare, settings, table
+from sgnb.engine.scheduler.simulate.script import from_recording, unpack
+from sgnb.engine.scheduler.simulate.workloads import WORKLOADS, make_workload
+from sgnb.errors import LimitError, RecordingError
+from sgnb.messages import StepEvent, StepRow
 
 
 def same(rig: RecordedRig) -> None:
@@ -130,3 +137,182 @@ def test_other_settings_make_other_batches_and_the_same_tokens(tmp_path):
     assert other.retractions == 0 and same_again.retractions > 0
     assert other.generated_tokens == same_again.generated_tokens
     assert other.steps < same_again.steps
+
+
+def test_what_follows_an_answer_waits_for_it(tmp_path):
+    """A conversation recorded on a fast engine takes as long as a slow one needs, pauses included."""
+    rig = RecordedRig()
+    rig.record(tmp_path / "a.sgnb")
+    rig.open(1)
+    for turn in range(3):
+        rig.decode(turn, b"turn", sid=1, fresh=False, max_new_tokens=5, ignore_eos=True)
+        rig.drain()
+    rig.close(1)
+    rig.step()
+    script = from_recording(rig.save())
+    slow = play(script, CostModel(fixed=1.0, per_prefill_token=0.0, per_decode_row=0.0))
+    assert (slow.requests, slow.failed, slow.steps) == (3, 0, 15)
+    assert 15.0 <= slow.seconds < 16.0
+    assert slow.cached_tokens > 0, "the later turns find the earlier ones"
+    assert slow.first_token == pytest.approx([1.0] * 3) and slow.gaps == pytest.approx([1.0] * 12)
+
+
+def test_a_recording_that_ends_early_is_simulated_to_the_limits(tmp_path):
+    rig = RecordedRig()
+    rig.record(tmp_path / "a.sgnb")
+    rig.decode(1, b"still running", max_new_tokens=30, ignore_eos=True)
+    rig.step(5)
+    script = from_recording(rig.save())
+    assert play(script, CostModel()).generated_tokens == 30
+    rig.drain()
+
+
+def test_marks_that_are_cut_are_an_error_with_words():
+    with pytest.raises(RecordingError, match="four bytes"):
+        unpack(b"12345")
+
+
+def test_an_empty_recording_says_what_to_do(tmp_path):
+    rig = RecordedRig()
+    rig.record(tmp_path / "a.sgnb")
+    with pytest.raises(RecordingError, match="no request in it"):
+        from_recording(rig.save())
+
+
+# ---------------------------------------------------------------- cost
+
+
+def step(prefill: int, streams: int, context: int, seconds: float) -> StepEvent:
+    rows = [StepRow(rid="p", kind="prefill", tokens=prefill, prefix=0)] if prefill else []
+    rows += [StepRow(rid=f"d{n}", kind="decode", tokens=1, prefix=context - 1) for n in range(streams)]
+    return StepEvent(time=0.0, step=1, mode="mixed", rows=rows, forward_seconds=seconds)
+
+
+def test_the_cost_is_found_again_in_noisy_steps():
+    rng = random.Random(1)
+    true = CostModel(fixed=0.005, per_prefill_token=2e-4, per_decode_row=4e-4, per_context_token=1e-6)
+    steps = []
+    for n in range(400):
+        prefill, streams, context = rng.choice([0, 64, 512]), rng.randint(0, 32), rng.randint(10, 2000)
+        seconds = true.seconds(prefill, streams, streams * context) * rng.uniform(0.95, 1.05)
+        steps.append(step(prefill, streams, context, seconds * (20 if n % 50 == 0 else 1)))
+    found = fit(steps)
+    for name in ("fixed", "per_prefill_token", "per_decode_row", "per_context_token"):
+        assert getattr(found, name) == pytest.approx(getattr(true, name), rel=0.15), name
+    assert 0 < found.error < 0.05 and found.steps == 400
+    assert "median error" in str(found)
+
+
+def test_a_cost_is_never_negative_and_needs_some_steps():
+    found = fit([step(0, n % 5, 100, 0.01 - n % 5 * 1e-4) for n in range(50)])
+    assert found.per_decode_row == 0.0 and found.fixed > 0
+    with pytest.raises(RecordingError, match="steps"):
+        fit([step(1, 1, 1, 0.1)])
+    assert CostModel.parse("4,0.2,0.5") == CostModel()
+    for wrong in ("", "1,2", "a,b,c", "1,-2,3", "0,0,0"):
+        with pytest.raises(LimitError, match="FIXED"):
+            CostModel.parse(wrong)
+
+
+# ---------------------------------------------------------------- workloads and comparisons
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_workload_ends_and_is_the_same_again(name):
+    script = make_workload(name, requests=40, rate=50.0, seed=3)
+    first = play(script, CostModel())
+    assert first.failed == 0 and first.requests >= 40
+    assert first.cached_tokens > 0.3 * first.prompt_tokens, "programs share prefixes"
+    again = play(make_workload(name, requests=40, rate=50.0, seed=3), CostModel())
+    assert (again.steps, again.seconds, again.gaps) == (first.steps, first.seconds, first.gaps)
+    assert play(make_workload(name, requests=40, rate=50.0, seed=4), CostModel()).steps != first.steps
+
+
+def test_settings_are_compared_side_by_side():
+    script = make_workload("mixed", requests=60, rate=80.0)
+    wanted = settings({"schedule_policy": ["lpm", "fcfs"], "chunked_prefill_size": [64, -1]})
+    found = compare(script, CostModel(), wanted)
+    assert found[0].setting == "schedule_policy lpm, chunked_prefill_size 64"
+    assert len(found) == 4 and found[0].steps > found[1].steps, "small chunks make more steps"
+    assert found[0].inter_token_p99 < found[1].inter_token_p99, "and shorter waits between tokens"
+    shown = table(found)
+    assert len({len(line.rstrip()) for line in shown.splitlines()}) <= 3
+    for word in ("hit rate", "first token p95", "between tokens p99", "retractions", "throughput"):
+        assert word in shown
+    (small,) = compare(script, CostModel(), {"small": {"max_total_tokens": 3000}})
+    assert small.evicted_tokens > 0 and small.hit_rate <= found[0].hit_rate
+    (off,) = compare(script, CostModel(), {"off": {"disable_radix_cache": True}})
+    assert off.hit_rate == 0
+    crowd = make_workload("few-shot", requests=150, rate=1000.0)
+    much, soon = compare(crowd, CostModel(), settings({"objective": ["throughput", "latency"]}))
+    assert much.throughput > soon.throughput and much.inter_token_p99 > soon.inter_token_p99
+    with pytest.raises(LimitError, match="schedule_policy"):
+        compare(script, CostModel(), {"x": {"schedule_policy": "best"}})
+    with pytest.raises(LimitError, match="unknown"):
+        compare(script, CostModel(), {"x": {"colour": "red"}})
+    with pytest.raises(LimitError, match="at most 64"):
+        settings({"page_size": range(65)})
+
+
+def test_knobs_that_are_simulated_win_over_recorded_changes(tmp_path):
+    rig = RecordedRig(max_total_tokens=4000)
+    rig.record(tmp_path / "a.sgnb")
+    rig.ask("set", chunked_prefill_size=4, schedule_policy="fcfs")
+    rig.decode(1, b"x" * 64, max_new_tokens=2, ignore_eos=True)
+    rig.drain()
+    script = from_recording(rig.save())
+    assert play(script, CostModel()).steps == 17
+    assert play(script, CostModel(), {"chunked_prefill_size": 32}).steps == 3
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_the_command_compares_and_checks(tmp_path, capsys):
+    recording = busy(tmp_path / "a.sgnb", 2).save()
+    assert command.main([str(recording.path), "--check"]) == 0
+    assert "batches are the recorded ones" in capsys.readouterr().out
+    assert command.main([str(recording.path), "--policy", "lpm,fcfs", "--mixed", "on"]) == 0
+    shown = capsys.readouterr().out
+    assert "schedule_policy fcfs, enable_mixed_chunk on" in shown and "fitted from" in shown
+    assert (
+        command.main([str(recording.path), "--max-total-tokens", "500", "--json", "--cost", "1,0.1,0.1"]) == 0
+    )
+    data = json.loads(capsys.readouterr().out)
+    assert data["cost"]["fixed"] == 0.001 and data["settings"][0]["retractions"] == 0
+    assert command.main(["--workload", "few-shot", "--requests", "9", "--set", "random_seed=1,2"]) == 0
+    assert "random_seed 2" in capsys.readouterr().out
+
+
+def test_the_commands_mistakes_are_told(tmp_path, capsys):
+    assert command.main([str(tmp_path / "none.sgnb")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
+    for wrong in (
+        [],
+        ["a.sgnb", "--workload", "mixed"],
+        ["--workload", "mixed", "--check"],
+        ["--workload", "mixed", "--chunk", "many"],
+        ["--workload", "mixed", "--mixed", "maybe"],
+        ["--workload", "dreams"],
+    ):
+        with pytest.raises(SystemExit) as caught:
+            command.main(wrong)
+        assert caught.value.code == 2
+    assert command.main(["--workload", "mixed", "--policy", "best"]) == 1
+    assert "schedule_policy" in capsys.readouterr().err
+    assert command.main(["--workload", "mixed", "--requests", "0"]) == 1
+
+
+def test_sgnb_simulate_starts_it_without_torch(tmp_path):
+    code = (
+        "import sys; from sgnb.engine.__main__ import main;"
+        "code = main(['simulate', '--workload', 'few-shot', '--requests', '5']);"
+        "print(code, [m for m in ('torch', 'transformers', 'xgrammar') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "0 []"
+    words = [sys.executable, "-m", "sgnb.cli", "simulate", "--workload", "fork-join", "--requests", "9"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert "hit rate" in done.stdout

@@ -159,6 +159,7 @@ def simulated_args(script: Script, changes: Mapping[str, Any]) -> EngineArgs:
     """The recorded arguments with changes. LimitError for a name or value that is not legal."""
     base = {**msgspec.structs.asdict(script.args), "runner": "stub", "stub_step_seconds": 0.0}
     base["max_total_tokens"] = script.max_total_tokens
+    base["runner_driver"] = "inline"
     base["context_length"] = script.context_length
     wanted = with_objective(dict(changes))
     for name in wanted:
@@ -230,8 +231,9 @@ def replay(script: Script, cost: CostModel | None = None) -> Played:
     inputs = script.inputs
     at = 0
 
-    def during(step: int) -> None:
+    def during(_: int) -> None:
         nonlocal at
+        step = player.scheduler.meter.forward_steps
         while at < len(inputs) and (
             inputs[at].step < step or (inputs[at].step == step and inputs[at].during)
         ):

@@ -88,6 +88,9 @@ class SimulatedRunner(BaseRunner):
             ],
         )
 
+    def move_slots(self, src: list[int], dst: list[int]) -> None:
+        """Nothing lies in a slot."""
+
     def close(self) -> None:
         """Nothing to free."""
 
