@@ -85,6 +85,8 @@ class RequestMeta(Wire, frozen=True, kw_only=True):
     last_step: int = -1
     cut_tokens: int = 0
     """Tokens of the session that this prompt replaced: its chat template wrote earlier turns anew."""
+    leftover: str = ""
+    """Kept characters beyond the last kept token: the session has them as pending text."""
     notes: list[str] = []
     """What the user may want to know of this prompt, one sentence or two each."""
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sgnb.errors import NoEngine, SgnbError
+from sgnb.errors import EngineError, NoEngine, SgnbError
 from sgnb.lang.instruction import Block
 
 
@@ -120,6 +120,13 @@ class Backend(ABC):
 
     def note_join(self, branches: int) -> None:  # noqa: B027  only an engine has figures
         """A program joined that many branches; a figure, nothing is carried out."""
+
+    def text_of(self, ids: Sequence[int]) -> tuple[str, int]:
+        """The text of token ids, and how many of them it covers: up to the last that ends a character. Raises EngineError
+        where tokens mean nothing."""
+        raise EngineError(
+            f"The backend {self.model_name!r} has no tokens.", hint="Only an engine has: sgnb.launch()."
+        )
 
     def spare_tokens(self) -> int | None:
         """KV slots the engine can still give away once all it runs has ended at its longest, as far as it said; None when

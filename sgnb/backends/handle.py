@@ -263,6 +263,11 @@ class Engine(Backend):
         self.client.submit(frame, rids, sids, SinkWaiter(sink))
         self.note_state()
 
+    def text_of(self, ids: Sequence[int]) -> tuple[str, int]:
+        """The text of token ids, and how many of them it covers."""
+        found = self.client.control("detokenize", {"ids": list(ids)})
+        return str(found["text"]), int(found["count"])
+
     def spare_tokens(self) -> int | None:
         """KV slots the engine can still give away; before its first answer, all it has."""
         if self.client.spare is None and self.client.info is not None:

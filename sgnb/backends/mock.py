@@ -29,7 +29,7 @@ from sgnb.backends.base import (
     TokenInfo,
 )
 from sgnb.errors import EngineDied, RequestError
-from sgnb.lang.instruction import Block, Decode, Extend, Fork, Select, TextPart
+from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Select, TextPart
 from sgnb.lang.instruction import Instruction as Op
 from sgnb.sampling_params import SamplingParams
 
@@ -256,7 +256,7 @@ class MockBackend(Backend):
         return session.now is not None or bool(session.queue)
 
     def _part(self, part: object) -> str:
-        if isinstance(part, TextPart):
+        if isinstance(part, TextPart | IdsPart):
             return part.text
         role, begin = part.role, part.begin  # type: ignore[attr-defined]
         prefix, suffix = self._template.roles.get(role, ("", ""))

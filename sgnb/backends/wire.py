@@ -19,6 +19,7 @@ from sgnb.messages import (
     Extend,
     Finish,
     Fork,
+    Ids,
     Init,
     Label,
     Mark,
@@ -62,6 +63,8 @@ def _op(op: lang.Instruction) -> Op:
 def _part(part: lang.Part) -> Part:
     if isinstance(part, lang.TextPart):
         return Text(text=part.text, literal=part.literal)
+    if isinstance(part, lang.IdsPart):
+        return Ids(ids=list(part.ids))
     return Mark(role=part.role, begin=part.begin)
 
 

@@ -219,8 +219,10 @@ class Front:
             )
         elif message.verb == "tokenize":
             self._tokenize(client.number, message)
+        elif message.verb == "detokenize":
+            self._detokenize(client.number, message)
         else:
-            known = ", ".join(("info", "shutdown", "stacks", "tokenize", *_TO_SCHEDULER))
+            known = ", ".join(("info", "shutdown", "stacks", "tokenize", "detokenize", *_TO_SCHEDULER))
             error = ErrorInfo(
                 kind="EngineError",
                 message=f"the engine does not know {message.verb!r}",
@@ -247,6 +249,19 @@ class Front:
                 self._reply(number, message.id, {"ids": found})
 
         self._manager.tokenize(text, answer, literal=literal)
+
+    def _detokenize(self, number: int, message: Control) -> None:
+        """The text of token ids up to the last that ends a character, and how many that are."""
+        assert self._manager is not None
+        ids, size = message.args.get("ids"), self._manager.vocab_size
+        if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < size for i in ids):
+            error = ErrorInfo(
+                kind="RequestError", code="bad_ids", message=f"ids must be ints of 0..{size - 1}"
+            )
+            self._reply(number, message.id, {}, error)
+            return
+        text, count = self._manager.detokenize(ids)
+        self._reply(number, message.id, {"text": text, "count": count})
 
     def _reply(self, number: int, id: int, data: dict[str, Any], error: ErrorInfo | None = None) -> None:
         self.clients.send(number, Reply(incarnation=self.spec.incarnation, id=id, data=data, error=error))

@@ -62,6 +62,17 @@ class Text(Expr):
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens(Expr):
+    """Token ids that were generated before, and their text; never tokenised again (made by the runtime)."""
+
+    ids: tuple[int, ...]
+    value: str
+
+    def __repr__(self) -> str:
+        return f"tokens({len(self.ids)})"
+
+
+@dataclass(frozen=True, slots=True)
 class Gen(Expr):
     """A generation. ``params`` holds only what was given, under ``SamplingParams`` names."""
 

@@ -31,6 +31,15 @@ class TextOp(NamedTuple):
     place: Place | None
 
 
+class IdsOp(NamedTuple):
+    """Token ids were appended."""
+
+    sid: str
+    ids: tuple[int, ...]
+    text: str
+    place: Place | None
+
+
 class MarkOp(NamedTuple):
     """A turn began or ended."""
 
@@ -100,7 +109,7 @@ class CommitOp(NamedTuple):
     place: Place | None
 
 
-Op = InitOp | TextOp | MarkOp | GenOp | SelectOp | ForkOp | ChosenOp | SharedOp | CommitOp
+Op = InitOp | TextOp | IdsOp | MarkOp | GenOp | SelectOp | ForkOp | ChosenOp | SharedOp | CommitOp
 
 
 def heirs(ops: Sequence[Op], sids: Iterable[str]) -> set[str]:

@@ -29,7 +29,15 @@ class MarkPart:
     begin: bool
 
 
-Part = TextPart | MarkPart
+@dataclass(frozen=True, slots=True)
+class IdsPart:
+    """Token ids with the text they stand for (a backend without tokens takes that)."""
+
+    ids: tuple[int, ...]
+    text: str
+
+
+Part = TextPart | MarkPart | IdsPart
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import ChosenOp, CommitOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, TextOp
+from sgnb.lang.block import ChosenOp, CommitOp, ForkOp, GenOp, IdsOp, InitOp, MarkOp, Op, SelectOp, TextOp
 from sgnb.lang.instruction import (
     Block,
     Commit,
     Decode,
     Extend,
     Fork,
+    IdsPart,
     Init,
     Instruction,
     MarkPart,
@@ -44,6 +45,8 @@ def lower(run: str, ops: Sequence[Op], priority: int = 0) -> Block:
             parts.append(TextPart(op.text, op.literal))
         elif type(op) is MarkOp:
             parts.append(MarkPart(op.role, op.begin))
+        elif type(op) is IdsOp:
+            parts.append(IdsPart(op.ids, op.text))
         elif type(op) is GenOp:
             close()
             position = None if op.place is None else position_of(op.place)

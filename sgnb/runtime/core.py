@@ -304,6 +304,7 @@ class Core:
         with self.lock:
             if not slot.settled:
                 slot.tokens += len(event.tokens)
+                slot.ids += [token.id for token in event.tokens]
                 slot.logprobs += logprobs
                 if event.text:
                     slot.chunks.append(event.text)

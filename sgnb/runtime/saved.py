@@ -17,12 +17,15 @@ from sgnb.lang import api
 from sgnb.lang.position import internal, place_of, user_frame
 from sgnb.runtime.core import Core
 from sgnb.runtime.state import LIVE, State
+from sgnb.runtime.tokens import parts_of
 from sgnb.runtime.variables import Deferred, Slot, meta_of, read_value
 
 internal(__name__)
 
 FORMAT = "sgnb-state"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""Version 1 had no token ids."""
 MAX_FILE_BYTES = 64 << 20
 
 
@@ -75,7 +78,7 @@ def save_state(state: State, path: str | os.PathLike[str]) -> None:
         "unnamed": state._unnamed,
         "text": state.text_so_far(),
         "messages": state.messages(),
-        "steps": [_step(step) for step in state._history],
+        "steps": [_step(part) for step in state._history for part in _parts(step)],
         "variables": {name: _variable(name, value) for name, value in state._values.items()},
     }
     target = Path(path)
@@ -84,9 +87,13 @@ def save_state(state: State, path: str | os.PathLike[str]) -> None:
     part.replace(target)
 
 
+def _parts(step: Any) -> list[Any]:
+    return list(parts_of(step)) if isinstance(step, Slot) else [step]
+
+
 def _step(step: Any) -> list[Any]:
-    if isinstance(step, Slot):
-        return ["text", step.text, True]
+    if isinstance(step, api.Tokens):
+        return ["tokens", step.value, list(step.ids)]
     if isinstance(step, api.Text):
         return ["text", step.value, step.literal]
     return ["begin" if isinstance(step, api.RoleBegin) else "end", step.role]
@@ -115,9 +122,14 @@ def load_state(path: str | os.PathLike[str], backend: Backend | None = None) -> 
     core.begin_own_run(data["branch"])
     state = State(core, data["branch"], data["path"])
     place = place_of(user_frame())
+    own_tokens = data.get("model") == state.backend.model_name
     for step in data["steps"]:
         kind, what = step[0], step[1]
-        if kind == "text":
+        if kind == "tokens" and own_tokens:
+            state.append_expr(api.Tokens(tuple(step[2]), what), place)
+        elif kind == "tokens":  # another model has other tokens
+            state.append_expr(api.Text(what, literal=True), place)
+        elif kind == "text":
             state.append_expr(api.Text(what, bool(step[2])), place)
         else:
             state.append_expr(api.RoleBegin(what) if kind == "begin" else api.RoleEnd(what), place)
@@ -145,7 +157,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ProgramError(f"{path} is no saved state.", hint="Write one with state.save(path).")
-    if data.get("version") != VERSION:
+    if data.get("version") not in READABLE:
         raise ProgramError(f"{path} has version {data.get('version')!r}; this sgnb reads {VERSION}.")
     for key, kind in _SHAPE.items():
         if type(data.get(key)) is not kind:
@@ -153,7 +165,15 @@ def _read(path: Path) -> dict[str, Any]:
     for step in data["steps"]:
         text = isinstance(step, list) and len(step) == 3 and step[0] == "text" and isinstance(step[1], str)
         mark = isinstance(step, list) and len(step) == 2 and step[0] in ("begin", "end")
-        if not text and not (mark and step[1] in api.ROLES):
+        tokens = (
+            isinstance(step, list)
+            and len(step) == 3
+            and step[0] == "tokens"
+            and isinstance(step[1], str)
+            and isinstance(step[2], list)
+            and all(type(token) is int and token >= 0 for token in step[2])
+        )
+        if not text and not tokens and not (mark and step[1] in api.ROLES):
             raise ProgramError(f"{path}: the step {str(step)[:60]} is wrong.")
     for name, entry in data["variables"].items():
         if not isinstance(entry, dict) or {"value", "meta", "generated"} - entry.keys():

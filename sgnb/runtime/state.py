@@ -19,7 +19,7 @@ from sgnb.backends.base import Backend, TemplateInfo
 from sgnb.config import MAX_FORK_DEPTH, MAX_FORK_WIDTH
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang import api
-from sgnb.lang.block import ForkOp, GenOp, InitOp, SelectOp, TextOp
+from sgnb.lang.block import ForkOp, GenOp, IdsOp, InitOp, SelectOp, TextOp
 from sgnb.lang.position import Place, internal, line_of, place_of, position_of, user_frame
 from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core, current_core
@@ -138,6 +138,8 @@ class State(Turns):
         for part in parts:
             if isinstance(part, api.Text):
                 self._add_text(core, part, place)
+            elif isinstance(part, api.Tokens):
+                self._add_tokens(core, part, place)
             elif isinstance(part, api.Gen):
                 lazy = Lazy(self._add_gen(core, part, place))
             elif isinstance(part, api.Select):
@@ -196,6 +198,13 @@ class State(Turns):
             self._history.append(part)
             core.append_event(TextAppended(self.number, part.value, line_of(place)))
             core.record(TextOp(self.sid, part.value, part.literal or self.role is not None, place))
+
+    def _add_tokens(self, core: Core, part: api.Tokens, place: Place) -> None:
+        if part.value:
+            self._pieces.append(part.value)
+            core.append_event(TextAppended(self.number, part.value, line_of(place)))
+        self._history.append(part)
+        core.record(IdsOp(self.sid, part.ids, part.value, place))
 
     def _add_gen(self, core: Core, part: api.Gen, place: Place) -> Slot:
         name = part.name or self._auto_name()
@@ -381,6 +390,16 @@ class State(Turns):
         from sgnb.runtime.marks import rewind  # noqa: PLC0415
 
         rewind(self, mark, place_of(user_frame()))
+
+    def fork_at(self, name: str, tokens: int) -> State:
+        """A new state that begins as this one up to token ``tokens`` of the finished generation ``name``.
+
+        It has the very token ids (none is tokenised again), so the engine finds them cached as long as they are; it is
+        nobody's branch, and has no variables. A token that ends inside a character is left out, with a note.
+        """
+        from sgnb.runtime.tokens import fork_at  # noqa: PLC0415  it makes states
+
+        return fork_at(self, name, tokens, place_of(user_frame()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write text, variables, messages and meta to a JSON file; ``sgnb.load_state`` reads it."""

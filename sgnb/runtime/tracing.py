@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sgnb.backends.base import Backend, Delta, Done, Sink, Started, TemplateInfo, TokenInfo
-from sgnb.lang.instruction import Block, Decode, Extend, Fork, Init, Instruction, Select, TextPart
+from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Init, Instruction, Select, TextPart
 from sgnb.lang.position import internal
 from sgnb.runtime.state import State
 
@@ -51,7 +51,7 @@ class Trace:
 def _line(op: Instruction, name: Callable[[str], str]) -> str:
     if isinstance(op, Extend):
         parts = [
-            repr(p.text) if isinstance(p, TextPart) else f"<{'' if p.begin else '/'}{p.role}>"
+            repr(p.text) if isinstance(p, TextPart | IdsPart) else f"<{'' if p.begin else '/'}{p.role}>"
             for p in op.parts
         ]
         return f"{name(op.sid)} text {' '.join(parts)}"

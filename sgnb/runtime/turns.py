@@ -22,7 +22,7 @@ from sgnb.runtime.variables import Slot
 
 internal(__name__)
 
-Step = api.Text | api.RoleBegin | api.RoleEnd | Slot
+Step = api.Text | api.Tokens | api.RoleBegin | api.RoleEnd | Slot
 """What was appended, as a join or a file repeats it."""
 
 

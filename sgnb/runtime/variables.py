@@ -39,8 +39,8 @@ class Slot:
     """The value of one generation: text as it comes, then meta or an error. Written under ``core.lock`` only."""
 
     __slots__ = (
-        "_held", "_state", "also", "chunks", "core", "failure", "heirs", "logprobs", "marks", "meta", "name", "options",
-        "place", "rid", "sample", "settled", "sid", "tokens",
+        "_held", "_state", "also", "chunks", "core", "failure", "heirs", "ids", "logprobs", "marks", "meta", "name",
+        "options", "place", "rid", "sample", "settled", "sid", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class Slot:
         self.marks: list[tuple[int, int]] = []
         """For each chunk: tokens and log-probabilities when it had come."""
         self.tokens = 0
+        self.ids: list[int] = []
+        """What was sampled, the stop tokens included."""
         self.logprobs: list[tuple[Any, ...]] = []
         self.meta: dict[str, Any] = {}
         self.failure: Failure | None = None

@@ -142,6 +142,9 @@ class WholeEngine(Backend):
     def release(self, sids) -> None:
         self._post(lambda: self.manager.handle(1, [Release(sids=list(sids))]))
 
+    def text_of(self, ids):
+        return self.manager.detokenize(list(ids))
+
     def spare_tokens(self) -> int | None:
         return (self.scheduler.allocator.size if self.spare is None else self.spare) if self.credits else None
 

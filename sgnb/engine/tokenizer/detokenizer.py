@@ -26,6 +26,18 @@ class _Stream:
         self.shown = 0
 
 
+def text_of_ids(ids: Sequence[int], table: Sequence[bytes]) -> tuple[str, int]:
+    """The text of ``ids`` up to the last that ends a character, and how many that are. Bytes that are no text become �."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pieces: list[str] = []
+    whole, text = 0, 0
+    for number, token in enumerate(ids, 1):
+        pieces.append(decoder.decode(table[token] if token < len(table) else b""))
+        if not decoder.getstate()[0]:
+            whole, text = number, len(pieces)
+    return "".join(pieces[:text]), whole
+
+
 class DetokenizerManager:
     """Turns the scheduler's outputs into chunks. ``table``: bytes of each id; an id beyond it has none."""
 

@@ -24,7 +24,7 @@ import msgspec
 from sgnb.config import MAX_STATES, MAX_WAITING
 from sgnb.engine.tokenizer.borders import PIECE_CHARS
 from sgnb.engine.tokenizer.conversation import Conversation
-from sgnb.engine.tokenizer.detokenizer import DetokenizerManager
+from sgnb.engine.tokenizer.detokenizer import DetokenizerManager, text_of_ids
 from sgnb.engine.tokenizer.refusals import foreign, full, owns, refuse_child, refuse_request
 from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, SessionOp, error_info
 from sgnb.engine.tokenizer.steps import Jobs, Steps
@@ -157,6 +157,10 @@ class TokenizerManager:
 
         self._jobs.start(steps(), _nothing, len(text))
 
+    def detokenize(self, ids: list[int]) -> tuple[str, int]:
+        """The text of ids up to the last that ends a character, and how many that are."""
+        return text_of_ids(ids, self.tokenizer.table)
+
     def counts(self) -> dict[str, int]:
         """Sessions, requests in flight, requests queued here."""
         return {"sessions": len(self._sessions), "running": len(self._requests), "queued": len(self._queued)}
@@ -248,6 +252,9 @@ class TokenizerManager:
                 continue
             if out.meta is not None and request.notes:
                 meta = msgspec.structs.replace(out.meta, notes=list(request.notes))
+                out = msgspec.structs.replace(out, meta=meta)
+            if out.meta is not None and out.leftover:
+                meta = msgspec.structs.replace(out.meta, leftover=out.leftover.decode("utf-8", "replace"))
                 out = msgspec.structs.replace(out, meta=meta)
             chunk = self._detokenizer.feed(out, with_ids=request.with_ids)
             if out.choice is not None:

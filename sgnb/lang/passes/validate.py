@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, InitOp, MarkOp, Op, SelectOp, SharedOp, TextOp
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, IdsOp, InitOp, MarkOp, Op, SelectOp, SharedOp, TextOp
 
 Text = tuple[tuple[bool, str], ...]
 History = tuple[int, Text]
@@ -42,6 +42,8 @@ def meaning(ops: Sequence[Op]) -> tuple[dict[str, object], dict[str, History]]:
         history = sessions.get(op.sid) or (hash(op.sid), ())
         if type(op) is TextOp:
             history = _text(history, op.literal, op.text) if op.text else history
+        elif type(op) is IdsOp:
+            history = _border(history, op.ids)
         elif type(op) is MarkOp:
             history = _border(history, (op.role, op.begin))
         elif type(op) is GenOp:
