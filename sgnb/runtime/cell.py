@@ -12,7 +12,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend
-from sgnb.errors import ProgramError
+from sgnb.errors import ProgramError, SgnbError
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cells import CellSource, check_cell, compile_cell, parse_cell
 from sgnb.lang.frontend.graph import parse_program
@@ -84,7 +84,9 @@ def check_start(state: State, backend: Backend) -> None:
     if state.joined or not state.open:
         why = "was joined or closed"
     elif state.failure is not None:
-        why = f"has failed: {state.failure.error}"
+        error = state.failure.error
+        reason = error.message if isinstance(error, SgnbError) else str(error)
+        why = f"has failed: {reason.rstrip('.')}"
     elif state.backend.carrier is not backend.carrier:
         why = f"belongs to another engine ({state.backend.model_name})"
         hint = "Save it with state.save(path) and load it on this one with sgnb.load_state(path)."

@@ -117,6 +117,32 @@ def test_f8_interrupt_keeps_the_text(kernel: Kernel) -> None:
     assert text.strip() in result.plain.replace("\n    ", "\n")
 
 
+@pytest.mark.abort
+def test_B139_after_an_interrupted_turn_nothing_goes_on_by_accident(kernel: Kernel) -> None:
+    """The documented rule: the interrupted state keeps its text and refuses; the turn before it goes on as if nothing was;
+    a new one sees exactly what was shown. The stub draws a hash of the prefix: equal text means an equal prefix."""
+    ready(kernel)
+    kernel.ok("params = {'max_new_tokens': 9, 'temperature': 0, 'ignore_eos': True}")
+    kernel.ok("ask = lambda text: engine.generate(text, sampling_params=params)['text']")
+    turn = "s += {!r} + gen({!r}, max_tokens=9, temperature=0, ignore_eos=True)"
+    kernel.ok("%%sgl -o chat\n" + turn.format("One. ", "first"))
+    kernel.ok("before = chat.fork(1)[0]")
+    msg_id = kernel.start("%%sgl --from chat\ns += ' Two. ' + gen('x', max_tokens=20000, ignore_eos=True)")
+    wait_for_text(kernel, msg_id)
+    kernel.gather(0.3)
+    kernel.interrupt()
+    assert kernel.finish(msg_id).status == "error"
+    assert kernel.value("chat.text().startswith('One. ' + chat['first'] + ' Two. ')")
+    refused = kernel.run("%%sgl --from chat\n" + turn.format(" Three? ", "third"))
+    assert "This state has failed: This state was stopped" in refused.error and ".." not in refused.error
+    kernel.ok("%%sgl --from before\n" + turn.format(" Three? ", "third"))
+    assert kernel.value("before['third'] == ask('One. ' + chat['first'] + ' Three? ')")
+    kernel.ok(
+        "%%sgl -o anew\n" + turn.format("{shown}", "third").replace("'{shown}'", "chat.text() + ' Three? '")
+    )
+    assert kernel.value("anew['third'] == ask(chat.text() + ' Three? ')")
+
+
 @pytest.mark.kernel_life
 def test_B154_f9_two_interrupts_within_200_ms(kernel: Kernel) -> None:
     pid = ready(kernel)
