@@ -103,6 +103,8 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Plan the next step while one is computed; its results come one step late."""
     watchdog_seconds: float = 60.0
     """A step that takes longer gets the stacks of all threads into the engine's log."""
+    grammar_backend: Literal["xgrammar", "none"] = "xgrammar"
+    """What makes masks of ``regex``, ``json_schema`` and ``ebnf``; ``none`` refuses them."""
     disable_radix_cache: bool = False
     radix_cache_size: int | None = None
     """Most slots of cached prefixes that nobody locks; ``None``: all there are."""

@@ -66,6 +66,12 @@ class TokenLogprob(Wire, frozen=True, kw_only=True):
     id: int
     logprob: float
     top: list[tuple[float, int]] = []
+    allowed: int = 0
+    """How many tokens its grammar allowed; 0: there was none."""
+    ruled_out: int = -1
+    """The likeliest token that the grammar excluded; -1: none."""
+    forced: bool = False
+    """The grammar allowed this token alone."""
 
 
 class RequestMeta(Wire, frozen=True, kw_only=True):
@@ -87,6 +93,8 @@ class RequestMeta(Wire, frozen=True, kw_only=True):
     """Tokens of the session that this prompt replaced: its chat template wrote earlier turns anew."""
     leftover: str = ""
     """Kept characters beyond the last kept token: the session has them as pending text."""
+    forced_tokens: int = 0
+    """Output tokens that were the only ones its grammar allowed."""
     notes: list[str] = []
     """What the user may want to know of this prompt, one sentence or two each."""
 
@@ -493,9 +501,12 @@ class Stop(Wire, frozen=True, kw_only=True, tag="s.stop"):
 
 
 class TokenTable(Wire, frozen=True, kw_only=True, tag="s.table"):
-    """Bytes of each token id, once at start: the scheduler finds stop strings with it."""
+    """Bytes of each token id, once at start: the scheduler finds stop strings with it, grammars their tokens."""
 
     table: list[bytes]
+    special_ids: list[int] = []
+    """Added tokens that are no text: no grammar allows them."""
+    eos_token_ids: list[int] = []
 
 
 SchedulerInput = (
@@ -764,12 +775,13 @@ class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
     rid: str
     client: int
     label: Label
-    state: Literal["queued", "admitted", "first_token", "retracted", "finished"]
+    state: Literal["queued", "compiling", "compiled", "admitted", "first_token", "retracted", "finished"]
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
     reason: str = ""
-    """Of ``retracted``: ``kv_full``, ``priority``, ``quantum``; of ``finished``: the finish type or error code."""
+    """Of ``compiling``: ``compiling grammar``;
+    of ``retracted``: ``kv_full``, ``priority``, ``quantum``; of ``finished``: the finish type or error code."""
     match: Match | None = None
     """Of ``admitted``."""
 
@@ -789,7 +801,8 @@ class StepNote(Wire, frozen=True, kw_only=True):
     rid: str
     what: Literal["admitted", "deferred", "retracted", "suspended"]
     reason: str
-    """``fits``; ``leader`` (its prefix is being computed by ``leader``), ``kv``, ``rows``, ``chunk``, ``input``;
+    """``fits``; ``leader`` (its prefix is being computed by ``leader``), ``kv``, ``rows``, ``chunk``, ``input``, ``grammar``
+    (it is being compiled);
     ``kv_full``; ``priority``, ``quantum``."""
     unit: str = ""
     needs: int = 0

@@ -7,6 +7,7 @@ vocabulary or context size is refused in ``check_model``. No sampling code here.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,16 +15,9 @@ from typing import Any
 import msgspec
 
 from sgnb.config import MAX_STOP_BYTES, MAX_STOPS
+from sgnb.constraints import KINDS, Constraint, check_constraint
 from sgnb.errors import LimitError
 
-LATER = (
-    "n",
-    "regex",
-    "json_schema",
-    "ebnf",
-)
-"""Names SGLang knows and this version does not do yet: refused by name, never ignored."""
-_NEUTRAL: dict[str, Any] = {"n": 1}
 MAX_BIASED = 1024
 
 
@@ -51,6 +45,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ignore_eos: bool = False
     return_logprob: bool = False
     top_logprobs_num: int = 0
+    logprob_start_len: int = -1
+    """With ``return_logprob``: from which prompt token on they are wanted of the prompt too; -1: of none."""
+    return_text_in_logprobs: bool = False
+    regex: str | None = None
+    """The whole output matches it. At most one of the three constraints is given."""
+    json_schema: str | None = None
+    """The output is JSON that this schema (as text; ``make`` takes a dict too) allows."""
+    ebnf: str | None = None
+    """The output is derived from rule ``root``."""
 
     @property
     def penalised(self) -> bool:
@@ -62,15 +65,31 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         """True when the highest logit is taken, without randomness."""
         return self.temperature < 1e-6 or self.top_k == 1
 
+    @property
+    def constraint(self) -> Constraint | None:
+        """What the output must match."""
+        for kind in KINDS:
+            text: str | None = getattr(self, kind)
+            if text is not None:
+                return Constraint(kind, text)
+        return None
+
+    def unconstrained(self) -> SamplingParams:
+        """Without the constraint's text: what a step needs to know."""
+        if self.constraint is None:
+            return self
+        return msgspec.structs.replace(self, regex=None, json_schema=None, ebnf=None)
+
     @classmethod
     def make(cls, values: Mapping[str, Any] | None = None) -> SamplingParams:
         """Build from SGLang's names, refusing unknown names, wrong types and values out of range (LimitError)."""
         given = {k: v for k, v in dict(values or {}).items() if v is not None}
         if "sampling_seed" in given:
             given["seed"] = given.pop("sampling_seed")
-        for key in LATER:
-            if key in given and given.pop(key) != _NEUTRAL.get(key):
-                raise LimitError(f"{key} is not supported by this version of sgnb")
+        if given.pop("n", 1) != 1:
+            raise LimitError("n is not supported by one request", hint="Engine.generate and gen take it.")
+        if isinstance(given.get("json_schema"), Mapping):
+            given["json_schema"] = _schema_text(given["json_schema"])
         for key in given:
             if key not in cls.__struct_fields__:
                 raise LimitError(
@@ -122,6 +141,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise LimitError(f"seed must be in 0..2^63-1, not {self.seed}")
         if not 0 <= self.top_logprobs_num <= 20:
             raise LimitError(f"top_logprobs_num must be in 0..20, not {self.top_logprobs_num}")
+        if self.logprob_start_len < -1:
+            raise LimitError(f"logprob_start_len must be at least -1, not {self.logprob_start_len}")
+        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if len(given) > 1:
+            raise LimitError(f"{' and '.join(given)} are given; an output has one constraint")
+        for kind in given:
+            check_constraint(kind, getattr(self, kind))
         if len(self.stop) > MAX_STOPS or len(self.stop_token_ids) > MAX_STOPS:
             raise LimitError(f"at most {MAX_STOPS} stops are allowed")
         for text in self.stop:
@@ -145,6 +171,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for token, _ in self.logit_bias:
             if not 0 <= token < vocab_size:
                 raise LimitError(f"logit_bias holds id {token}; legal ids are 0..{vocab_size - 1}")
+
+
+def _schema_text(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise LimitError(f"json_schema cannot be written as JSON: {error}") from None
 
 
 def _bias(value: Any) -> tuple[tuple[int, float], ...]:

@@ -7,12 +7,14 @@ are queued before the first is waited for, so they are batched. An interrupt abo
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from sgnb.backends.base import BackendEvent, Delta, Done, Failed
 from sgnb.backends.wire import SinkWaiter
-from sgnb.config import MAX_PROMPT_BYTES
+from sgnb.config import MAX_N, MAX_PROMPT_BYTES
 from sgnb.errors import LimitError, SgnbError
 from sgnb.messages import Abort, Block, Decode, Extend, Ids, Init, Label, Part, Release, Text
 from sgnb.sampling_params import SamplingParams
@@ -50,6 +52,7 @@ class Generation:
             self._many = bool(rows) and isinstance(rows[0], Sequence) and not isinstance(rows[0], str)
             self._parts = [self._ids(row) for row in (rows if self._many else [rows])]
         self._params = self._all_params(sampling_params)
+        self._take_samples()
         self._events: queue.SimpleQueue[BackendEvent] = queue.SimpleQueue()
         self._sids = [engine.new_sid() for _ in self._parts]
         self._rids = [engine.new_rid() for _ in self._parts]
@@ -79,11 +82,26 @@ class Generation:
             if len(given) != len(self._parts):
                 raise LimitError(f"{len(given)} sampling_params for {len(self._parts)} prompts")
             made = [_params(one) for one in given]
+            self._counts = [_count(one) for one in given]
         else:
             made = [_params(given)] * len(self._parts)
+            self._counts = [_count(given)] * len(self._parts)
         for params in made:
             params.check_model(self._vocab_size)
         return made
+
+    def _take_samples(self) -> None:
+        """Each prompt ``n`` times; the samples of one prompt are next to each other, as in SGLang. Seeds count on."""
+        if all(count == 1 for count in self._counts):
+            return
+        self._many = True
+        parts, params = self._parts, self._params
+        self._parts, self._params = [], []
+        for part, one, count in zip(parts, params, self._counts, strict=True):
+            for sample in range(count):
+                seed = None if one.seed is None else (one.seed + sample) % 2**63
+                self._parts.append(part)
+                self._params.append(msgspec.structs.replace(one, seed=seed))
 
     def run(self) -> Any:
         """Queue all, wait for all; the dict or the list of dicts. The first failure is raised, the others are aborted."""
@@ -149,7 +167,16 @@ def _result(text: str, done: Done) -> dict[str, Any]:
 
 
 def _params(given: Any) -> SamplingParams:
-    return given.check() if isinstance(given, SamplingParams) else SamplingParams.make(given)
+    if isinstance(given, SamplingParams):
+        return given.check()
+    return SamplingParams.make({key: value for key, value in dict(given or {}).items() if key != "n"})
+
+
+def _count(given: Any) -> int:
+    count = given.get("n", 1) if isinstance(given, Mapping) else 1
+    if type(count) is not int or not 1 <= count <= MAX_N:
+        raise LimitError(f"n must be a whole number in 1..{MAX_N}, not {count!r}")
+    return count
 
 
 def _fresh(error: SgnbError) -> SgnbError:

@@ -149,6 +149,10 @@ def to_meta_info(
         info["output_token_logprobs"] = [(one.logprob, one.id, None) for one in logprobs]
         if any(one.top for one in logprobs):
             info["output_top_logprobs"] = [[(p, t, None) for p, t in one.top] for one in logprobs]
+        if any(one.allowed for one in logprobs):
+            info["output_token_grammar"] = [
+                {"allowed": one.allowed, "ruled_out": one.ruled_out, "forced": one.forced} for one in logprobs
+            ]
     return info
 
 

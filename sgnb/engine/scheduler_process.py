@@ -44,7 +44,7 @@ from sgnb.messages import (
     SchedulerReady,
     Stop,
 )
-from sgnb.transport import Link, Publisher, Zap, ZmqLink, encode
+from sgnb.transport import Link, Publisher, Wakeup, Zap, ZmqLink, encode
 
 log = logging.getLogger("sgnb.engine")
 _PARENT_SECONDS = 1.2
@@ -110,6 +110,7 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
         if loop(scheduler, telemetry, beat, link, owner) == "owner ended":
             _outlive_parent(folder, spec, parent)
     finally:
+        scheduler.grammars.close()
         driver.close()
 
 
@@ -151,6 +152,9 @@ def loop(scheduler: Scheduler, telemetry: Telemetry, beat: Beat, link: Link, own
     poller.register(link.pollable, zmq.POLLIN)
     if owner is not None:
         poller.register(owner, zmq.POLLIN)
+    wakeup = Wakeup()
+    poller.register(wakeup, zmq.POLLIN)
+    scheduler.grammars.wake = wakeup.set
     stop: list[str] = []
 
     def take_input() -> None:
@@ -177,6 +181,8 @@ def loop(scheduler: Scheduler, telemetry: Telemetry, beat: Beat, link: Link, own
         ready = dict(poller.poll(wait))
         if owner in ready:
             return "owner ended"
+        if wakeup.fileno() in ready:
+            wakeup.clear()
         take_input()
         if stop:
             return stop[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 
@@ -46,8 +47,11 @@ def sample(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> Dr
             bad[i], ids[i] = True, -1
         elif not params[i].greedy:
             ids[i] = draw(logits[i], params[i], batch.seeds[row], batch.positions_drawn[row])
+    allowed = _allowed(batch, rows, logits.shape[-1]) if any(lp is not None for lp in raw) else None
     logprobs = [
-        None if lp is None or bad[i] else _token_logprob(lp, ids[i], params[i].top_logprobs_num)
+        None
+        if lp is None or bad[i]
+        else _token_logprob(lp, ids[i], params[i].top_logprobs_num, None if allowed is None else allowed[i])
         for i, lp in enumerate(raw)
     ]
     return Drawn(ids, logprobs, bad)
@@ -151,21 +155,33 @@ def _mask_(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> No
     for i, row in enumerate(rows):
         if banned := [t for t in batch.banned[row] if 0 <= t < vocab]:
             logits[i, banned] = float("-inf")
-    if batch.bitmask is not None:
-        words = np.frombuffer(batch.bitmask, dtype=np.uint8).reshape(len(batch.params), -1)[rows]
-        allowed = torch.from_numpy(np.unpackbits(words, axis=1, bitorder="little")[:, :vocab]).to(
-            logits.device
-        )
-        logits.masked_fill_(allowed == 0, float("-inf"))
+    allowed = _allowed(batch, rows, vocab)
+    if allowed is not None:
+        logits.masked_fill_(allowed.logical_not().to(logits.device), float("-inf"))
+
+
+def _allowed(batch: ModelWorkerBatch, rows: list[int], vocab: int) -> torch.Tensor | None:
+    """What the grammars of ``rows`` allow, bool [len(rows), V] on the CPU or None: nothing is excluded."""
+    if batch.bitmask is None:
+        return None
+    words = np.frombuffer(batch.bitmask, dtype=np.uint8).reshape(len(batch.params), -1)[rows]
+    return torch.from_numpy(np.unpackbits(words, axis=1, bitorder="little")[:, :vocab]).bool()
 
 
 def _wants_logprob(params: SamplingParams) -> bool:
     return params.return_logprob or params.top_logprobs_num > 0
 
 
-def _token_logprob(logprobs: torch.Tensor, token: int, top: int) -> TokenLogprob:
+def _token_logprob(
+    logprobs: torch.Tensor, token: int, top: int, allowed: torch.Tensor | None
+) -> TokenLogprob:
     best: list[tuple[float, int]] = []
     if top:
         values, ids = torch.topk(logprobs, min(top, logprobs.shape[0]))
         best = list(zip(values.tolist(), ids.tolist(), strict=True))
-    return TokenLogprob(id=token, logprob=float(logprobs[token]), top=best)
+    made = TokenLogprob(id=token, logprob=float(logprobs[token]), top=best)
+    if allowed is None or bool(allowed.all()):
+        return made
+    count = int(allowed.sum())
+    excluded = logprobs.masked_fill(allowed.to(logprobs.device), float("-inf"))
+    return msgspec.structs.replace(made, allowed=count, ruled_out=int(excluded.argmax()), forced=count == 1)

@@ -87,7 +87,8 @@ def _too_long(scheduler: Scheduler, prompt: int, longest: int) -> ErrorInfo | No
 
 
 def _queue_full(scheduler: Scheduler) -> ErrorInfo | None:
-    waiting, most = len(scheduler.waiting_queue), scheduler.args.max_queued_requests
+    waiting = len(scheduler.waiting_queue) + len(scheduler.grammars.queue)
+    most = scheduler.args.max_queued_requests
     if waiting < most:
         return None
     return _error(

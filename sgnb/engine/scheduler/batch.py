@@ -110,6 +110,24 @@ class ScheduleBatch:
         """Rows whose result is nobody's."""
         return sum(not self.lives(row) for row in range(len(self.reqs)))
 
+    @property
+    def constrained(self) -> bool:
+        """A row that draws has a grammar: its mask depends on the token before, so the batch cannot be made ahead."""
+        return any(
+            req.grammar is not None and draws for req, draws in zip(self.reqs, self.sample, strict=True)
+        )
+
+    def _bitmask(self) -> bytes | None:
+        """One row of bits a request; all set where no grammar excludes anything."""
+        if not self.constrained:
+            return None
+        words = next(len(req.grammar.mask) for req in self.reqs if req.grammar is not None)
+        everything = b"\xff" * (4 * words)
+        return b"".join(
+            req.grammar.mask.tobytes() if req.grammar is not None and draws else everything
+            for req, draws in zip(self.reqs, self.sample, strict=True)
+        )
+
     def get_model_worker_batch(self, step: int) -> ModelWorkerBatch:
         """The frozen record: plain ints and lists, nothing shared with requests."""
         reqs = self.reqs
@@ -128,6 +146,7 @@ class ScheduleBatch:
             seeds=[req.seed for req in reqs],
             positions_drawn=[req.drawn for req in reqs],
             banned=[req.banned_now() for req in reqs],
+            bitmask=self._bitmask(),
             drawn_ids=[req.output_ids.copy() if req.params.penalised else None for req in reqs]
             if any(req.params.penalised for req in reqs)
             else [],

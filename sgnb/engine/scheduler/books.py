@@ -57,6 +57,7 @@ class Books:
             half_filled=sum(len(req.kv.spare) for req in scheduler.reqs.values())
             if scheduler.allocator.page_size > 1
             else 0,
+            compiling=len(scheduler.grammars.queue),
         )
 
     def spare(self) -> int:

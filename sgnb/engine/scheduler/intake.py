@@ -163,6 +163,8 @@ class Intake:
             scheduler.finish(req, Finish(type="error", error=error))
         elif req.params.max_new_tokens == 0:
             scheduler.finish(req, Finish(type="length"))
+        elif req.constraint is not None:
+            scheduler.await_grammar(req, req.constraint)
         else:
             scheduler.waiting_queue.append(req)
 
@@ -253,6 +255,7 @@ class Intake:
 
     def _take_table(self, msg: TokenTable) -> None:
         self._scheduler.table = msg.table
+        self._scheduler.grammars.set_vocabulary(msg)
 
     def _control(self, msg: SchedulerControl) -> None:
         if msg.verb == "defragment":

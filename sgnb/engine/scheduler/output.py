@@ -103,4 +103,5 @@ def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
         first_step=req.first_step,
         last_step=req.last_step,
         cut_tokens=req.cut_tokens,
+        forced_tokens=req.grammar.forced if req.grammar is not None else 0,
     )

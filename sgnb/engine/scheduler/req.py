@@ -3,6 +3,7 @@
 Role: what is asked, what came out so far, and the one place where it ends. Scheduler process; made by ``Scheduler`` from a
 ``SessionDecode``. Moves no slots itself (``ReqKV`` does) and sends nothing (``OutputBuilder`` does).
 
+    (COMPILING, while its grammar is not ready; then)
     WAITING ──admitted──► PREFILL ──last chunk──► RUNNING (a select: SCORING) ──finish()──► FINISHED
        ▲                     │ retracted             │ retracted
        └─────────────────────┴───────────────────────┘          finish() is legal in every state, once
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sgnb.engine.grammar.base import GrammarState
 from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler.session import Session
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 class ReqState(Enum):
     """Where a request is. The values are what people read in ``requests``."""
 
+    COMPILING = "compiling"
     WAITING = "waiting"
     PREFILL = "prefill"
     RUNNING = "running"
@@ -65,7 +68,10 @@ class Req:
         self.rid = msg.rid
         self.client = msg.client
         self.label = msg.label
-        self.params = msg.params
+        self.constraint = msg.params.constraint
+        self.grammar: GrammarState | None = None
+        """Its place in its grammar, from when that is compiled."""
+        self.params = msg.params.unconstrained()
         self.session = session
         self.kv = kv
         self.ordinal = ordinal
@@ -168,7 +174,7 @@ class Req:
     @property
     def needs_output(self) -> bool:
         """True if its next step depends on the value of each token before: none may be in the making when it is planned."""
-        return self.params.penalised
+        return self.params.penalised or self.grammar is not None
 
     def next_input(self) -> int:
         """The token whose KV the next step computes: the last one drawn, or a promise of it."""
@@ -193,7 +199,7 @@ class Req:
     ) -> Finish | None:
         """Append a drawn token; how the generation ends with it, if it does.
 
-        ``max_len``: most tokens a request can have. Order: stop string, stop id, EOS, length, context.
+        ``max_len``: most tokens a request can have. Order: stop id, EOS, stop string, grammar, length, context.
         """
         self.output_ids.append(token)
         if logprob is not None and self.params.return_logprob:
@@ -208,6 +214,12 @@ class Req:
         hit = self.scanner.feed(text)
         if hit is not None:
             return Finish(type="stop", matched=self._stop_text(hit))
+        if self.grammar is not None:
+            self.grammar.accept(token)
+            if self.grammar.error is not None:
+                return Finish(type="error", error=self.grammar.error)
+            if self.grammar.done:
+                return Finish(type="grammar")
         if self.remaining <= 0:
             return Finish(type="length")
         if self.total_len >= max_len:

@@ -32,6 +32,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from sgnb.config import EngineArgs
+from sgnb.constraints import Constraint
 from sgnb.engine.mem_cache.allocator import make_allocator
 from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.mem_cache.radix_cache import RadixCache
@@ -39,6 +40,7 @@ from sgnb.engine.model_executor.drivers import Driver, Runner, make_driver
 from sgnb.engine.pulse import Pulse
 from sgnb.engine.scheduler.books import Books
 from sgnb.engine.scheduler.flight import Flight
+from sgnb.engine.scheduler.grammar_manager import GrammarManager
 from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
 from sgnb.engine.scheduler.match_log import MatchLog
@@ -47,7 +49,7 @@ from sgnb.engine.scheduler.output import OutputBuilder
 from sgnb.engine.scheduler.planner import Batch, Planner
 from sgnb.engine.scheduler.policy import SchedulePolicy
 from sgnb.engine.scheduler.prefill import NewTokenRatio
-from sgnb.engine.scheduler.req import Req
+from sgnb.engine.scheduler.req import Req, ReqState
 from sgnb.engine.scheduler.results import ResultProcessor
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.step_events import StepRecorder
@@ -55,6 +57,7 @@ from sgnb.engine.scheduler.telemetry import Meter, steady_clock
 from sgnb.errors import EngineDied, LimitError
 from sgnb.messages import (
     EngineStats,
+    ErrorInfo,
     Finish,
     Numbered,
     RequestEvent,
@@ -98,6 +101,8 @@ class Scheduler:
         self.books = Books(self)
         self.outputs = OutputBuilder(send, self.books.spare)
         self.waiting_queue: list[Req] = []
+        self.grammars = GrammarManager(args.grammar_backend, runner.vocab_size)
+        """Its queue holds requests whose constraint is being compiled."""
         self.running_batch: list[Req] = []
         self.chunked_req: Req | None = None
         self.scoring: list[Req] = []
@@ -140,6 +145,7 @@ class Scheduler:
         self.pulse.answer()
         self._recv_requests()
         self.mover.answer()
+        self._poll_grammars()
         if not self.paused or self.steps_allowed:
             self.steps_allowed = max(0, self.steps_allowed - 1)
             self._run_next()
@@ -162,7 +168,7 @@ class Scheduler:
             self.settle()
         batch = self._plan()
         if batch is None:
-            if self.reqs:
+            if len(self.reqs) > len(self.grammars.queue):
                 raise IntegrityError(
                     f"{len(self.waiting_queue)} requests wait and nothing can run, "
                     f"with {self.holdable} slots to be had"
@@ -189,6 +195,8 @@ class Scheduler:
 
     def _launch(self, batch: Batch) -> None:
         """Hand a batch to the runner."""
+        for req in self.grammars.queue:
+            self.recorder.note(req.rid, "deferred", "grammar")
         self.meter.forward_steps += 1
         self.was_busy = True
         step = self.meter.forward_steps
@@ -249,10 +257,37 @@ class Scheduler:
         while self._inbox:
             self._intake.handle(self._inbox.popleft())
 
+    def await_grammar(self, req: Req, constraint: Constraint) -> None:
+        """Queue a request behind its grammar: at once, if that is known."""
+        error = self.grammars.add(req, constraint)
+        if error is None and req.grammar is None:
+            req.state = ReqState.COMPILING
+            self.event(req, "compiling", reason="compiling grammar")
+        else:
+            self._with_grammar(req, error)
+
+    def _poll_grammars(self) -> None:
+        """Requests whose grammar has been compiled go on, or fail alone; the others wait, with a reason."""
+        for req, error in self.grammars.poll():
+            if error is None:
+                self.event(req, "compiled")
+            self._with_grammar(req, error)
+
+    def _with_grammar(self, req: Req, error: ErrorInfo | None) -> None:
+        if error is not None:
+            self.results.finish(req, Finish(type="error", error=error))
+        elif req.grammar is not None and req.grammar.done:
+            self.results.finish(req, Finish(type="grammar"))
+        else:
+            req.state = ReqState.WAITING
+            self.waiting_queue.append(req)
+
     @property
     def idle(self) -> bool:
-        """Nothing is to be received, nothing is in flight, and nothing runs or waits, or the scheduler is paused."""
-        resting = not self.reqs or (self.paused and not self.steps_allowed)
+        """Nothing is to be received or in flight, and nothing runs or waits (but for its grammar), or the scheduler is
+        paused."""
+        nothing = len(self.reqs) == len(self.grammars.queue) and not self.grammars.has_news
+        resting = nothing or (self.paused and not self.steps_allowed)
         return resting and not self._inbox and not self.flights and not self.mover.waiting
 
     def heartbeat(self) -> None:
@@ -291,6 +326,8 @@ class Scheduler:
             self.scoring.remove(req)
         elif req in self.waiting_queue:
             self.waiting_queue.remove(req)
+        elif req in self.grammars.queue:
+            self.grammars.drop(req)
         if req.row >= 0:
             self.free_rows.append(req.row)
             req.row = -1

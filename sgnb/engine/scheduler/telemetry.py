@@ -158,6 +158,7 @@ class Meter:
         evicted: int,
         paused: int = 0,
         half_filled: int = 0,
+        compiling: int = 0,
     ) -> EngineStats:
         """The figures of this moment; counts in requests, sessions and slots."""
         hit_rate, throughput = self.rates()
@@ -184,4 +185,5 @@ class Meter:
             num_paused_reqs=paused,
             fork_rate=self.fork_rate(),
             num_half_filled_tokens=half_filled,
+            num_grammar_queue_reqs=compiling,
         )

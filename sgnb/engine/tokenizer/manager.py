@@ -134,7 +134,13 @@ class TokenizerManager:
 
     def token_table(self) -> TokenTable:
         """The bytes of each id, for the scheduler's stops."""
-        return TokenTable(table=self.tokenizer.table)
+        tokenizer = self.tokenizer
+        special = [token.id for token in tokenizer.added if token.special or token.content.strip()]
+        return TokenTable(
+            table=tokenizer.table,
+            special_ids=sorted({*special, *tokenizer.eos_token_ids}),
+            eos_token_ids=tokenizer.eos_token_ids,
+        )
 
     def model_info(self, *, model: str, path: str, runner: str, ready: SchedulerReady) -> ModelInfo:
         """What clients are told of the model. Takes the model's own vocabulary size for the checks of ids."""

@@ -1,0 +1,253 @@
+"""Constraints as text: regular expression, JSON schema, EBNF; their limits, and what is wrong with one.
+
+A leaf: every package may import it. Checked where a constraint enters (``gen(...)``, ``Engine.generate``) and again at the
+engine's door. Everything that can be refused without a compiler is refused here, with its place; what the compiler refuses
+comes later, as the error of one request. Nothing is matched against text here, and no grammar library is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from sgnb.errors import LimitError
+
+MAX_SCHEMA_BYTES = 256 << 10
+MAX_SCHEMA_DEPTH = 64
+MAX_ENUM = 4096
+MAX_REGEX_BYTES = 4 << 10
+MAX_REPETITION = 10_000
+MAX_EBNF_BYTES = 64 << 10
+MAX_EBNF_NESTING = 256
+
+Kind = Literal["regex", "json_schema", "ebnf"]
+KINDS: tuple[Kind, ...] = ("regex", "json_schema", "ebnf")
+_TYPES = ("string", "number", "integer", "boolean", "null", "array", "object")
+_CACHED = 256
+
+
+class Constraint(NamedTuple):
+    """What an output must match, as text: equal ones are compiled once."""
+
+    kind: Kind
+    text: str
+
+
+@functools.lru_cache(_CACHED)
+def check_constraint(kind: Kind, text: str) -> None:
+    """Refuse a constraint that breaks a limit or is malformed: LimitError with its place in it."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise LimitError(f"{kind} is not valid Unicode") from None
+    most = {"regex": MAX_REGEX_BYTES, "json_schema": MAX_SCHEMA_BYTES, "ebnf": MAX_EBNF_BYTES}[kind]
+    if size > most:
+        raise LimitError(f"{kind} has {size:,} bytes, at most {most:,} are allowed")
+    {"regex": _check_regex, "json_schema": _check_schema, "ebnf": _check_ebnf}[kind](text)
+
+
+# ---------------------------------------------------------------- regular expressions
+
+
+_GROUPS = {
+    "(?=": "a look-ahead",
+    "(?!": "a look-ahead",
+    "(?<=": "a look-behind",
+    "(?<!": "a look-behind",
+    "(?(": "a condition",
+    "(?P=": "a back-reference",
+    "(?>": "an atomic group",
+}
+
+
+def _check_regex(pattern: str) -> None:
+    """Python's parser finds what is malformed; constructs that no grammar can keep are refused by name."""
+    for at, construct in _constructs(pattern):
+        raise LimitError(
+            f"regex: {construct} at position {at} cannot be enforced",
+            hint="Use classes, groups, alternatives and repetitions only.",
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # [[ may mean something else one day
+            re.compile(pattern)
+    except re.error as error:
+        raise LimitError(f"regex: {error.msg} at position {error.pos}") from None
+    except (RecursionError, OverflowError, MemoryError):
+        raise LimitError("regex is nested too deeply or repeats too often") from None
+
+
+def _constructs(pattern: str) -> Iterator[tuple[int, str]]:
+    at, size = 0, len(pattern)
+    while at < size:
+        char = pattern[at]
+        if char == "\\":
+            if pattern[at + 1 : at + 2] in set("123456789"):
+                yield at, "a back-reference"
+            at += 2
+            continue
+        if char == "[":
+            at = _class_end(pattern, at)
+            continue
+        if char == "(":
+            found = next((words for begin, words in _GROUPS.items() if pattern.startswith(begin, at)), "")
+            if not found and re.match(r"\(\?[a-zA-Z-]*[:)]", pattern[at : at + 12]):
+                found = "" if pattern.startswith("(?:", at) else "a flag"
+            if found:
+                yield at, found
+        bounds = re.match(r"\{(\d*)(?:,(\d*))?\}", pattern[at : at + 64]) if char == "{" else None
+        if bounds and max(int(bound or 0) for bound in bounds.groups()) > MAX_REPETITION:
+            raise LimitError(
+                f"regex: the repetition at position {at} exceeds {MAX_REPETITION:,}",
+                hint="Use + or *, and max_tokens to bound the length.",
+            )
+        at += 1
+
+
+def _class_end(pattern: str, at: int) -> int:
+    """Where the class that begins at ``at`` is over (the end of the text if it is not)."""
+    at += 2 if pattern.startswith("[^", at) else 1
+    first = True
+    while at < len(pattern) and (pattern[at] != "]" or first):
+        at += 2 if pattern[at] == "\\" else 1
+        first = False
+    return at + 1
+
+
+# ---------------------------------------------------------------- JSON schemas
+
+
+def _check_schema(text: str) -> None:
+    try:
+        schema = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise LimitError(
+            f"json_schema is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
+            hint="Give a JSON Schema as text or dict, or a type (dataclass, TypedDict, pydantic model).",
+        ) from None
+    except RecursionError:
+        raise LimitError(f"json_schema is nested more than {MAX_SCHEMA_DEPTH} deep") from None
+    if not isinstance(schema, dict):
+        raise LimitError(f"json_schema must be an object, not {type(schema).__name__}")
+    _check_depth(schema)
+    _check_keywords(schema)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in out:
+            raise LimitError(f"json_schema has the key {key!r} twice in one object")
+        out[key] = value
+    return out
+
+
+def _no_constant(name: str) -> None:
+    raise LimitError(f"json_schema holds {name}, which is no JSON number")
+
+
+def _check_depth(schema: Any) -> None:
+    todo: list[tuple[Any, int]] = [(schema, 1)]
+    while todo:
+        value, depth = todo.pop()
+        if depth > MAX_SCHEMA_DEPTH:
+            raise LimitError(f"json_schema is nested more than {MAX_SCHEMA_DEPTH} deep")
+        inner = value.values() if isinstance(value, dict) else value
+        todo += [(one, depth + 1) for one in inner if isinstance(one, dict | list)]
+
+
+_ONE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
+_MANY = ("allOf", "anyOf", "oneOf", "prefixItems")
+_NAMED = ("properties", "patternProperties", "$defs", "definitions")
+
+
+def _check_keywords(root: dict[str, Any]) -> None:
+    """Types, enums and references of every sub-schema, by its JSON pointer."""
+    todo: list[tuple[str, Any]] = [("", root)]
+    while todo:
+        at, schema = todo.pop()
+        if isinstance(schema, bool):
+            continue
+        if not isinstance(schema, dict):
+            raise LimitError(f"json_schema: {at or '/'} must be a schema, found {type(schema).__name__}")
+        _check_type(at, schema.get("type", "object"))
+        enum = schema.get("enum")
+        if enum is not None and (not isinstance(enum, list) or not enum):
+            raise LimitError(f"json_schema: {at}/enum must be a list with at least one value")
+        if enum is not None and len(enum) > MAX_ENUM:
+            raise LimitError(
+                f"json_schema: {at}/enum has {len(enum):,} values, at most {MAX_ENUM:,} are allowed"
+            )
+        reference = schema.get("$ref", "#")
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            raise LimitError(
+                f"json_schema: {at}/$ref must point into this schema, found {reference!r}",
+                hint="Put the definition under $defs; nothing is fetched.",
+            )
+        todo += _inner(at, schema)
+
+
+def _check_type(at: str, given: Any) -> None:
+    for name in given if isinstance(given, list) else [given]:
+        if name not in _TYPES:
+            raise LimitError(f"json_schema: {at}/type is {name!r}", hint=f"Legal types: {', '.join(_TYPES)}.")
+
+
+def _inner(at: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for key in _ONE:
+        if key in schema:
+            value = schema[key]
+            if key == "items" and isinstance(value, list):
+                raise LimitError(
+                    f"json_schema: {at}/items is a list", hint="Use prefixItems, as JSON Schema 2020-12 does."
+                )
+            yield f"{at}/{key}", value
+    for key in _MANY:
+        values = schema.get(key, [])
+        if not isinstance(values, list):
+            raise LimitError(f"json_schema: {at}/{key} must be a list")
+        yield from ((f"{at}/{key}/{i}", value) for i, value in enumerate(values))
+    for key in _NAMED:
+        named = schema.get(key, {})
+        if not isinstance(named, dict):
+            raise LimitError(f"json_schema: {at}/{key} must be an object")
+        yield from ((f"{at}/{key}/{name}", value) for name, value in named.items())
+
+
+# ---------------------------------------------------------------- EBNF
+
+
+_EBNF_WORDS = re.compile(
+    r"""(?P<string>"(?:\\.|[^"\\\n])*")|(?P<class>\[(?:\\.|[^\]\\\n])*\])|(?P<comment>\#[^\n]*)|(?P<open>\()"""
+    r"""|(?P<close>\))|(?P<define>(?:^|(?<=\n))[ \t]*(?P<name>[A-Za-z_][\w.-]*)\s*::=)|(?P<bad>["\[])|.|\n"""
+)
+
+
+def _check_ebnf(text: str) -> None:
+    depth, rules = 0, []
+    for word in _EBNF_WORDS.finditer(text):
+        kind = word.lastgroup
+        if kind == "bad":
+            raise LimitError(
+                f"ebnf: {word.group()!r} at {_line_of(text, word.start())} is not closed on its line"
+            )
+        if word.group("name"):
+            rules.append(word.group("name"))
+        depth += (kind == "open") - (kind == "close")
+        if depth < 0:
+            raise LimitError(f"ebnf: ')' at {_line_of(text, word.start())} closes nothing")
+        if depth > MAX_EBNF_NESTING:
+            raise LimitError(f"ebnf is nested more than {MAX_EBNF_NESTING} deep")
+    if depth:
+        raise LimitError("ebnf: a '(' is never closed")
+    if "root" not in rules:
+        raise LimitError("ebnf has no rule named root", hint='Begin with: root ::= "…"')
+
+
+def _line_of(text: str, at: int) -> str:
+    before = text[:at]
+    return f"line {before.count(chr(10)) + 1}, column {at - (before.rfind(chr(10)) + 1) + 1}"

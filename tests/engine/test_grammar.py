@@ -1,0 +1,184 @@
+"""Constraints on the embedded model through a whole engine: real masks, real compilers, real faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from process_rig import until
+
+from sgnb.backends.engine import launch
+from sgnb.errors import RequestError
+
+GREEDY = {"temperature": 0, "max_new_tokens": 60}
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "likes": {"type": "array", "items": {"enum": ["tea", "Größe", "多云"]}, "maxItems": 2},
+    },
+    "required": ["name", "age", "likes"],
+}
+BOMB = "|".join(f"(.{{1,{i}}}[a-{chr(98 + i % 20)}]{{1,{i}}}){{1,{i}}}" for i in range(60, 150))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with launch(name="grammar", max_total_tokens=8000, threads=1) as engine:
+        engine.generate("a", sampling_params={**GREEDY, "regex": "b"})  # the library loads
+        yield engine
+
+
+def chat(question: str) -> str:
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_regex_gives_digits_and_says_why_it_ended(engine):
+    done = engine.generate(
+        chat("How old is the earth?"), sampling_params={**GREEDY, "regex": "[0-9]{3} years"}
+    )
+    assert re.fullmatch("[0-9]{3} years", done["text"])
+    meta = done["meta_info"]
+    assert meta["finish_reason"] == {"type": "stop", "matched": None}
+    assert meta["completion_tokens"] == len(done["output_ids"])
+
+
+def test_json_schema_gives_an_object(engine):
+    params = [{**GREEDY, "json_schema": schema} for schema in (PERSON, json.dumps(PERSON))]
+    one, other = engine.generate([chat("Invent a person as JSON.")] * 2, sampling_params=params)
+    person = json.loads(one["text"])
+    assert one["text"] == other["text"]
+    assert sorted(person) == ["age", "likes", "name"] and 0 <= person["age"] <= 120
+    assert set(person["likes"]) <= {"tea", "Größe", "多云"}
+
+
+def test_ebnf_is_derived_from_root(engine):
+    grammar = 'root ::= pair (", " pair)*\npair ::= [a-z]+ "=" [0-9]+\n'
+    done = engine.generate("Settings: ", sampling_params={**GREEDY, "ebnf": grammar, "max_new_tokens": 30})
+    text = done["text"] if done["meta_info"]["finish_reason"]["type"] == "stop" else done["text"] + "=1"
+    assert re.match(r"[a-z]+(=[0-9]+(, [a-z]+)?)*", text)
+
+
+@pytest.mark.grammar
+def test_B008_B047_B052_text_of_several_tokens_is_reachable(engine):
+    for pattern in (
+        "(多云|晴){2}",
+        r"[A-ZÄÖÜ][a-zäöüß ]{1,8}\.",
+        "[\U0001f600-\U0001f64f]{2}",
+        "[\u4e00-\u9fff]{2}",
+    ):
+        done = engine.generate("x ", sampling_params={"temperature": 1.0, "seed": 3, "regex": pattern})
+        assert re.fullmatch(pattern, done["text"]), (pattern, done["text"])
+
+
+def test_special_tokens_are_no_text_of_a_grammar(engine):
+    done = engine.generate(chat("Hi"), sampling_params={**GREEDY, "regex": r"[\s\S]{5,40}"})
+    kept = set(done["output_ids"])
+    assert not kept & set(range(17)) and 5 <= len(done["text"]) <= 40
+
+
+def test_eight_at_once_with_and_without_a_grammar(engine):
+    prompts = [chat(f"Count from {n}.") for n in range(8)]
+    plain = {"temperature": 0, "max_new_tokens": 12}
+    params = [{**plain, "regex": "[0-9 ]{1,9}"} if n % 2 else plain for n in range(8)]
+    together = engine.generate(prompts, sampling_params=params)
+    for n, (prompt, done) in enumerate(zip(prompts, together, strict=True)):
+        if n % 2:
+            assert re.fullmatch("[0-9 ]{1,9}", done["text"])
+        else:
+            assert done["text"] == engine.generate(prompt, sampling_params=plain)["text"]
+
+
+def test_logprobs_tell_what_the_grammar_did_and_change_nothing(engine):
+    params = {**GREEDY, "regex": "(alpha|beta)!", "max_new_tokens": 9}
+    bare = engine.generate(chat("Choose."), sampling_params=params)
+    done = engine.generate(
+        chat("Choose."), sampling_params={**params, "return_logprob": True, "top_logprobs_num": 2}
+    )
+    assert done["text"] == bare["text"] and re.fullmatch("(alpha|beta)!", done["text"])
+    told = done["meta_info"]["output_token_grammar"]
+    assert len(told) == len(done["output_ids"])
+    assert all(1 <= one["allowed"] < 49152 and one["forced"] == (one["allowed"] == 1) for one in told)
+    assert all(0 <= one["ruled_out"] < 49152 for one in told)
+    assert sum(one["forced"] for one in told) == done["meta_info"]["forced_tokens"]
+
+
+@pytest.mark.grammar
+def test_B023_B038_B069_what_the_compiler_refuses_fails_alone(engine):
+    scheduler = engine.client.control("check")
+    stream = threading.Thread(
+        target=engine.generate,
+        args=("go on",),
+        kwargs={"sampling_params": {"max_new_tokens": 60, "ignore_eos": True}},
+    )
+    stream.start()
+    for bad, word in (
+        ({"ebnf": "root ::= foo"}, "foo"),
+        ({"json_schema": {"type": "string", "pattern": r"^ok\!$("}}, "json_schema"),
+        ({"json_schema": {"$ref": "#/$defs/nope"}}, "json_schema"),
+    ):
+        with pytest.raises(RequestError) as caught:
+            engine.generate("x", sampling_params={**GREEDY, **bad})
+        assert caught.value.code == "grammar" and word in str(caught.value)
+    left = engine.generate("1+1+", sampling_params={**GREEDY, "ebnf": 'root ::= root "+" t | t\nt ::= [0-9]'})
+    assert re.match("[0-9]", left["text"])
+    stream.join(60)
+    assert not stream.is_alive() and scheduler["ok"]
+
+
+@pytest.mark.grammar
+def test_B064_F48_F49_bomb_is_killed_and_stops_nobody(engine):
+    ended: list[BaseException] = []
+
+    def bomb() -> None:
+        try:
+            engine.generate("x", sampling_params={**GREEDY, "regex": BOMB})
+        except RequestError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=bomb)
+    thread.start()
+    until(lambda: engine.stats()["num_grammar_queue_reqs"] == 1, 30)
+    done = engine.generate("x", sampling_params={**GREEDY, "regex": "[0-9]{2}"})
+    assert re.fullmatch("[0-9]{2}", done["text"]), "a small one is compiled beside it"
+    thread.join(60)
+    assert ended and ended[0].code == "grammar_timeout", ended
+    assert engine.stats()["num_grammar_queue_reqs"] == 0
+
+
+def workers(engine) -> list[int]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command, parent = (
+                (entry / "cmdline").read_bytes(),
+                (entry / "stat").read_text().rpartition(")")[2],
+            )
+        except OSError:
+            continue
+        if b"grammar/worker.py" in command and int(parent.split()[1]) == engine.client.welcome.scheduler_pid:
+            found.append(int(entry.name))
+    return found
+
+
+def test_killed_worker_is_started_again(engine):
+    assert len(workers(engine)) == 1
+    os.kill(workers(engine)[0], signal.SIGKILL)
+    until(lambda: not workers(engine))
+    done = engine.generate("x", sampling_params={**GREEDY, "regex": "[a-c]{7}"})
+    assert re.fullmatch("[a-c]{7}", done["text"])
+
+
+def test_worker_ends_with_the_engine():
+    with launch(runner="stub", name="grammar-end") as engine:
+        engine.generate("x", sampling_params={"regex": "a"})
+        pids = workers(engine)
+        assert len(pids) == 1
+        os.kill(engine.client.welcome.scheduler_pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{pids[0]}").exists(), 5)
