@@ -1,9 +1,9 @@
 """Compiles constraints in processes that can be killed: a warm one that forks, and a child for each constraint.
 
-A child of the scheduler process, started by ``xgrammar_backend``. Run as a script: it imports xgrammar, numpy and
-the standard library only, nothing of sgnb, and must stay so. stdin is a Unix socket: first comes the vocabulary, then one descriptor
-(SCM_RIGHTS) for each job. The child that is forked for it reads the constraint there and answers there; it may use so much
-CPU time and so much memory beyond what the warm process has, and the operating system ends it beyond that.
+A child of the scheduler process, started by ``xgrammar_backend``. Run as a script: it imports xgrammar, numpy and the
+standard library only, nothing of sgnb, and must stay so. stdin is a Unix socket: first comes the vocabulary, then one
+descriptor (SCM_RIGHTS) for each job. The child that is forked for it reads the constraint there and answers there; it may
+use so much CPU time and so much memory beyond what the warm process has, and the system ends it beyond that.
 
 Frames are a length (4 bytes, big-endian) and JSON, or a compiled grammar's own JSON. On stdin: ``{"parent", "vocab",
 "vocab_size", "stop_token_ids"}``, answered by ``{}`` once it is warm, or ``{"error"}``. A job: ``{"kind", "text",
