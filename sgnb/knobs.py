@@ -260,6 +260,12 @@ _ROWS = (
         what="tokens a stream draws before it may be suspended for one that waits: fair when rows are short; 0: never",
     ),
     Knob(
+        name="grammar_backend",
+        kind="choice",
+        choices=("xgrammar", "none"),
+        what="what turns regex, json_schema and ebnf into masks; none refuses them",
+    ),
+    Knob(
         name="disable_radix_cache",
         kind="switch",
         live=True,
