@@ -6,6 +6,7 @@ as ``messages.ErrorInfo`` and are made into these classes on the notebook's side
     SgnbError
     ├── ProgramError      wrong DSL: knows the cell or file, line, column, caret and the fix
     │   ├── ProgramTypeError  also a TypeError: an unknown argument or a value of the wrong type
+    │   ├── ParseError        also a ValueError: gen(parse=True) got a text that means no such object
     │   └── UnknownVariable   also a KeyError: a variable that no generation or set_var has bound
     ├── LimitError        input over a documented limit (design: Limits), refused where it enters
     ├── RecordingError    a recording that cannot be written or read: file, place, what is wrong
@@ -76,6 +77,10 @@ class ProgramError(SgnbError):
 
 class ProgramTypeError(ProgramError, TypeError):
     """An unknown argument, or a value of a type the language does not take."""
+
+
+class ParseError(ProgramError, ValueError):
+    """The text of a generation does not mean what ``parse=True`` asked for."""
 
 
 class UnknownVariable(ProgramError, KeyError):

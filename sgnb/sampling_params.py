@@ -182,6 +182,8 @@ def _schema_text(schema: Mapping[str, Any]) -> str:
 
 def _bias(value: Any) -> tuple[tuple[int, float], ...]:
     """Ids as whole numbers or, as SGLang writes them, strings of digits."""
+    if isinstance(value, tuple):  # made from a dict before
+        value = dict(value)
     if not isinstance(value, Mapping):
         raise LimitError(f"logit_bias must be a dict of token id to bias, not {type(value).__name__}")
     out = {}

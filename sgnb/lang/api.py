@@ -7,7 +7,7 @@ line that built it. Runtime classes (states, programs) do not belong here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NoReturn
@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from sgnb.errors import ProgramError, ProgramTypeError
 from sgnb.lang import context
 from sgnb.lang.arguments import GEN_PARAMS as GEN_PARAMS
-from sgnb.lang.arguments import gen_params, method_of, options_of, sample_count
+from sgnb.lang.arguments import gen_params, method_of, options_of, priority_of, sample_count, shape_of
 from sgnb.lang.choices import greedy_token_selection as greedy_token_selection
 from sgnb.lang.choices import token_length_normalized as token_length_normalized
 from sgnb.lang.choices import (
@@ -25,6 +25,7 @@ from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.instruction_after import use_of_call
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
 from sgnb.lang.reasoning import FAMILIES
+from sgnb.lang.schema import Shape
 
 internal(__name__)
 
@@ -80,6 +81,11 @@ class Gen(Expr):
     params: tuple[tuple[str, Any], ...] = ()
     place: Place | None = field(default=None, compare=False, repr=False)
     n: int | None = None
+    priority: int | None = None
+    shape: Shape | None = None
+    """What the output must be."""
+    parse: bool = False
+    """The variable is the object that the text means, not the text."""
     reasoning: str | None = None
     """The model family whose thoughts are told apart from the answer (``separate_reasoning``)."""
 
@@ -95,6 +101,7 @@ class Select(Expr):
     options: tuple[str, ...]
     method: MethodName = "token_length_normalized"
     place: Place | None = field(default=None, compare=False, repr=False)
+    priority: int | None = None
 
     def __repr__(self) -> str:
         return f"select({self.name!r}, {list(self.options)!r})"
@@ -223,20 +230,30 @@ def gen(
     logprob_start_len: int | None = None,
     top_logprobs_num: int | None = None,
     return_text_in_logprobs: bool | None = None,
-    dtype: type | str | None = None,
+    dtype: object = None,
     choices: list[str] | None = None,
     choices_method: object = None,
-    regex: str | None = None,
+    regex: object = None,
     json_schema: object = None,
     seed: int | None = None,
+    ebnf: str | None = None,
+    parse: bool = False,
+    priority: int | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int | str, float] | None = None,
     **more: Any,
 ) -> Any:
     """A generation that is bound to variable ``name`` (``gen_0``, ``gen_1`` … when it has none).
 
     Without a value a parameter takes the run's (``run(temperature=…)``), which is 128 new tokens at temperature 1.0 if
     the run says nothing either. Lengths are in tokens. Inside ``with user():`` a bare or assigned ``gen`` appends itself
-    and gives its lazy value. Raises ProgramTypeError (a TypeError) for an unknown name or a wrong type, LimitError for a
-    value out of range.
+    and gives its lazy value.
+
+    ``regex``, ``json_schema``, ``ebnf`` or ``dtype`` constrain the output: a pattern, a schema (text, dict, dataclass,
+    TypedDict, pydantic model), a grammar with a rule ``root``, a type. With ``parse`` the variable is the object that the
+    text means; a text that means none (cut by ``max_tokens``) raises ParseError where the variable is read.
+
+    Raises ProgramTypeError (a TypeError) for an unknown name or a wrong type, LimitError for a value out of range.
     """
     frame = user_frame()
     given = dict(more)
@@ -246,14 +263,20 @@ def gen(
         ("top_p", top_p), ("top_k", top_k), ("min_p", min_p), ("frequency_penalty", frequency_penalty),
         ("presence_penalty", presence_penalty), ("ignore_eos", ignore_eos), ("return_logprob", return_logprob),
         ("logprob_start_len", logprob_start_len), ("top_logprobs_num", top_logprobs_num),
-        ("return_text_in_logprobs", return_text_in_logprobs), ("dtype", dtype), ("regex", regex),
-        ("json_schema", json_schema), ("seed", seed),
+        ("return_text_in_logprobs", return_text_in_logprobs), ("seed", seed),
+        ("repetition_penalty", repetition_penalty), ("logit_bias", logit_bias),
     ):  # fmt: skip
         if value is not None:
             given[key] = value
     place = place_of(frame)
     _check_name("gen", name, place)
     params = gen_params(given, place)
+    constraint = {"dtype": dtype, "regex": regex, "json_schema": json_schema, "ebnf": ebnf}
+    shape = shape_of(constraint, place)
+    if shape is not None:
+        params = (*params, (shape.kind, shape.text))
+    level = priority_of(priority, place)
+    _check_parse(parse, shape, choices, place)
     count = None if n is None else sample_count(n, place)
     expr: Gen | Select
     if choices is not None:
@@ -261,10 +284,11 @@ def gen(
             raise ProgramError(
                 "gen(choices=…) takes no n: the best option is one.", position=position_of(place)
             )
-        expr = Select(name, options_of("gen", choices, place), method_of("gen", choices_method, place), place)
+        options = options_of("gen", choices, place)
+        expr = Select(name, options, method_of("gen", choices_method, place), place, level)
     else:
         method_of("gen", choices_method, place)
-        expr = Gen(name, params, place, count)
+        expr = Gen(name, params, place, count, level, shape, parse)
     return _place_gen(expr, frame, place)
 
 
@@ -291,6 +315,24 @@ def select(
         )
     options = options_of("select", choices, place)
     return _place_gen(Select(name, options, method_of("select", choices_method, place), place), frame, place)
+
+
+def _check_parse(parse: object, shape: Shape | None, choices: object, place: Place) -> None:
+    if not isinstance(parse, bool):
+        raise ProgramTypeError(
+            f"gen(parse=…) takes True or False, not {type(parse).__name__}.", position=position_of(place)
+        )
+    if choices is not None and (shape is not None or parse):
+        raise ProgramError(
+            "gen(choices=…) takes neither a constraint nor parse: its value is one of the choices.",
+            position=position_of(place),
+        )
+    if parse and shape is None:
+        raise ProgramError(
+            "gen(parse=True) does not say what to make of the text.",
+            hint="Give dtype= or json_schema= with it.",
+            position=position_of(place),
+        )
 
 
 def _check_name(called: str, name: object, place: Place) -> None:
@@ -368,19 +410,26 @@ def text(value: str) -> Text:
     return Text(value, literal=True)
 
 
-def _later(name: str) -> Any:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise ProgramError(
-            f"{name} comes in a later version of sgnb.", position=position_of(place_of(user_frame()))
-        )
+def gen_int(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """``gen(dtype=int)``: a whole number, as SGLang writes one; all other arguments are those of ``gen``."""
+    return gen(name, max_tokens, n=n, stop=stop, dtype=int, **kwargs)
 
-    refuse.__name__ = refuse.__qualname__ = name
-    refuse.__doc__ = f"``{name}`` comes in a later version: a clear error at its position."
-    return refuse
 
-
-gen_int = _later("gen_int")
-gen_string = _later("gen_string")
+def gen_string(
+    name: str | None = None,
+    max_tokens: int | None = None,
+    n: int | None = None,
+    stop: str | Iterable[str] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """``gen(dtype=str)``: words in double quotes, as SGLang has it; all other arguments are those of ``gen``."""
+    return gen(name, max_tokens, n=n, stop=stop, dtype=str, **kwargs)
 
 
 def _no_vision(name: str) -> Any:
@@ -421,6 +470,11 @@ def separate_reasoning(expr: object = None, model_type: str = "qwen3") -> ExprLi
             position=position,
         )
     parts = flatten(as_expr(expr))
+    if any(isinstance(part, Gen) and part.parse for part in parts):
+        raise ProgramError(
+            "separate_reasoning() takes no gen with parse: its text is a thought and an answer.",
+            position=position,
+        )
     if any(isinstance(part, Gen) and part.n is not None and part.n > 1 for part in parts):
         raise ProgramError(
             "separate_reasoning() takes no gen with n: each sample has a thought of its own.",

@@ -7,14 +7,17 @@ never ignored: it is carried out, refused as one of a later version, or unknown.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from sgnb.config import MAX_N, MAX_OPTIONS
+from sgnb.constraints import check_constraint
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError, SourcePosition
 from sgnb.lang.choices import METHODS, ChoicesMethod
 from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.position import Place, internal, position_of
+from sgnb.lang.schema import Shape, dtype_shape, ebnf_shape, regex_shape, schema_shape
 from sgnb.sampling_params import SamplingParams
 
 internal(__name__)
@@ -32,28 +35,31 @@ GEN_PARAMS: dict[str, str] = {
     "return_logprob": "return_logprob",
     "top_logprobs_num": "top_logprobs_num",
     "seed": "seed",
+    "frequency_penalty": "frequency_penalty",
+    "presence_penalty": "presence_penalty",
+    "repetition_penalty": "repetition_penalty",
+    "logit_bias": "logit_bias",
+    "logprob_start_len": "logprob_start_len",
+    "return_text_in_logprobs": "return_text_in_logprobs",
 }
 """Arguments of ``gen`` that this version carries out, and the sampling parameter each one sets."""
 LATER_PARAMS: dict[str, Any] = {
     "stop_regex": None,
-    "frequency_penalty": 0.0,
-    "presence_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "logprob_start_len": None,
-    "return_text_in_logprobs": None,
-    "dtype": None,
-    "regex": None,
-    "json_schema": None,
-    "ebnf": None,
-    "logit_bias": None,
-    "priority": None,
-    "extra_key": None,
 }
 """Legal names of later versions with the value that changes nothing; any other value is refused, never ignored."""
-OWN_PARAMS = ("n", "choices", "choices_method")
+CONSTRAINTS: dict[str, Callable[[Any], Shape]] = {
+    "regex": regex_shape,
+    "json_schema": schema_shape,
+    "ebnf": ebnf_shape,
+    "dtype": dtype_shape,
+}
+"""Arguments of ``gen`` that say what the output must be; one of them at most."""
+OWN_PARAMS = ("n", "choices", "choices_method", "priority", "parse", *CONSTRAINTS)
 """Arguments of ``gen`` that are no sampling parameters."""
 GEN_NAMES = ("name", *GEN_PARAMS, *OWN_PARAMS, *LATER_PARAMS)
+MAX_PRIORITY = 1_000_000
 MAX_CHECKED = 512
+MAX_SHAPES = 128
 _checked: set[tuple[tuple[str, type, Any], ...]] = set()
 """Arguments found right before: a ``gen`` in a loop is checked once."""
 
@@ -69,6 +75,12 @@ def gen_params(given: Mapping[str, Any], place: Place) -> tuple[tuple[str, Any],
                     hint="Remove it; it is refused so that the constraint is not dropped in silence.",
                     position=position_of(place),
                 )
+        elif key == "extra_key":
+            raise ProgramTypeError(
+                "gen() has no extra_key: a state has one name space for all its text.",
+                hint="Give it to the run: program.run(extra_key=…).",
+                position=position_of(place),
+            )
         elif key not in GEN_PARAMS:
             raise ProgramTypeError(unknown_argument(key), hint=legal_arguments(), position=position_of(place))
         elif value is not None:
@@ -90,6 +102,53 @@ def gen_params(given: Mapping[str, Any], place: Place) -> tuple[tuple[str, Any],
             f"{refused} cannot be a {type(out[refused]).__name__}.", position=position_of(place)
         ) from None
     return tuple(out.items())
+
+
+def shape_of(given: Mapping[str, Any], place: Place) -> Shape | None:
+    """What the constraint among ``given`` means; None without one. Its syntax and limits are checked, at its place."""
+    return check_shape(given, position_of(place))
+
+
+def check_shape(given: Mapping[str, Any], position: SourcePosition | None) -> Shape | None:
+    """``shape_of`` at a known position: constants of a program are checked before it runs."""
+    found = [key for key in CONSTRAINTS if given.get(key) is not None]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise ProgramTypeError(
+            f"gen() takes one constraint, not {' and '.join(found)}.",
+            hint="Keep the one that says it all.",
+            position=position,
+        )
+    key, value = found[0], given[found[0]]
+    try:
+        shape = _made_shape(key, value) if isinstance(value, Hashable) else CONSTRAINTS[key](value)
+        check_constraint(shape.kind, shape.text)
+    except LimitError as error:
+        raise LimitError(f"gen({key}=…): {error.message}", hint=error.hint, position=position) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ProgramTypeError(f"gen({key}=…): {error}.", position=position) from None
+    return shape
+
+
+@functools.lru_cache(MAX_SHAPES, typed=True)
+def _made_shape(key: str, value: Any) -> Shape:
+    return CONSTRAINTS[key](value)
+
+
+def priority_of(value: Any, place: Place) -> int | None:
+    """Check ``priority``."""
+    if value is None:
+        return None
+    if type(value) is not int:
+        raise ProgramTypeError(
+            f"gen(priority=…) takes an int, not {type(value).__name__}.", position=position_of(place)
+        )
+    if abs(value) > MAX_PRIORITY:
+        raise LimitError(
+            f"priority must be in -{MAX_PRIORITY}..{MAX_PRIORITY}, not {value}", position=position_of(place)
+        )
+    return value
 
 
 def sample_count(value: Any, place: Place) -> int:
@@ -196,6 +255,8 @@ def legal_arguments() -> str:
 
 
 def _copied(key: str, value: Any, place: Place) -> Any:
+    if key == "logit_bias" and isinstance(value, Mapping):
+        return tuple(value.items())
     if key not in ("stop", "stop_token_ids") or isinstance(value, str):
         return value
     try:

@@ -59,6 +59,8 @@ class GenOp(NamedTuple):
     place: Place | None
     cell: str
     branch: str
+    priority: int | None = None
+    """None: the run's."""
 
 
 class SelectOp(NamedTuple):
@@ -72,6 +74,8 @@ class SelectOp(NamedTuple):
     place: Place | None
     cell: str
     branch: str
+    priority: int | None = None
+    """None: the run's."""
 
 
 class ForkOp(NamedTuple):

@@ -50,14 +50,14 @@ def lower(run: str, ops: Sequence[Op], priority: int = 0) -> Block:
         elif type(op) is GenOp:
             close()
             position = None if op.place is None else position_of(op.place)
-            out.append(Decode(op.rid, op.sid, op.name, op.params, position, op.cell, op.branch, priority))
+            own = priority if op.priority is None else op.priority
+            out.append(Decode(op.rid, op.sid, op.name, op.params, position, op.cell, op.branch, own))
         elif type(op) is SelectOp:
             close()
             position = None if op.place is None else position_of(op.place)
-            select = Select(
-                op.rid, op.sid, op.name, op.options, op.method, position, op.cell, op.branch, priority
-            )
-            out.append(select)
+            own = priority if op.priority is None else op.priority
+            where = (position, op.cell, op.branch, own)
+            out.append(Select(op.rid, op.sid, op.name, op.options, op.method, *where))
         elif type(op) is ChosenOp:
             parts.append(TextPart(op.text, literal=True))
         elif type(op) is ForkOp:

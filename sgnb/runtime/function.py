@@ -15,6 +15,7 @@ from sgnb.backends.base import Backend, require_backend
 from sgnb.config import MAX_N
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang.arguments import LATER_PARAMS
+from sgnb.lang.frontend.constants import check_graph
 from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
 from sgnb.lang.passes import PASSES, Pass, PassRecord
 from sgnb.lang.position import internal
@@ -40,6 +41,12 @@ RUN_DEFAULTS: dict[str, Any] = {
     "ignore_eos": False,
     "return_logprob": None,
     "top_logprobs_num": None,
+    "logprob_start_len": None,
+    "return_text_in_logprobs": None,
+    "frequency_penalty": None,
+    "presence_penalty": None,
+    "repetition_penalty": None,
+    "logit_bias": None,
 }
 """Sampling arguments of ``run`` (SGLang's names and defaults)."""
 RUN_ONLY: dict[str, Any] = {
@@ -268,6 +275,8 @@ class SglFunction:
             passes=PASSES if options["passes"] is None else tuple(options["passes"]),
         )
         program = self.program
+        if program.graph is not None:
+            check_graph(program.graph)
         core.names = bindable(program.graph)
         begin(core, program.graph, program.reason)
         state = State(core)

@@ -25,6 +25,7 @@ from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core, current_core
 from sgnb.runtime.events import GenQueued, StateOpened, TextAppended
 from sgnb.runtime.meta import event_line, gen_seed
+from sgnb.runtime.parsing import Parsed
 from sgnb.runtime.reasoning import SUFFIX, ReasoningPart
 from sgnb.runtime.turns import Step, Turns
 from sgnb.runtime.variables import Failure, Lazy, Samples, Slot
@@ -141,7 +142,7 @@ class State(Turns):
             elif isinstance(part, api.Tokens):
                 self._add_tokens(core, part, place)
             elif isinstance(part, api.Gen):
-                lazy = Lazy(self._add_gen(core, part, place))
+                lazy = self._add_gen(core, part, place)
             elif isinstance(part, api.Select):
                 lazy = Lazy(self._add_select(core, part, place))
             elif isinstance(part, api.RoleBegin):
@@ -206,7 +207,7 @@ class State(Turns):
         self._history.append(part)
         core.record(IdsOp(self.sid, part.ids, part.value, place))
 
-    def _add_gen(self, core: Core, part: api.Gen, place: Place) -> Slot:
+    def _add_gen(self, core: Core, part: api.Gen, place: Place) -> Lazy:
         name = part.name or self._auto_name()
         at = part.place if part.place is not None and part.place.code is place.code else place
         ordinal, params = self._params(part, at)
@@ -214,7 +215,7 @@ class State(Turns):
         if sids:
             core.record(ForkOp(self.sid, tuple(sids), at))
         slots = [
-            self._record_gen(core, name, self._seeded(params, ordinal, sample), at, sid)
+            self._record_gen(core, name, self._seeded(params, ordinal, sample), at, sid, part.priority)
             for sample, sid in enumerate(["", *sids])
         ]
         self._pieces.append(slots[0])
@@ -222,17 +223,22 @@ class State(Turns):
         if part.reasoning is not None and not sids:
             self._values[name] = ReasoningPart(slots[0], part.reasoning, thought=False)
             self._values[name + SUFFIX] = ReasoningPart(slots[0], part.reasoning, thought=True)
+        elif part.parse and part.shape is not None:
+            self._values[name] = parsed = Parsed(slots, part.shape)
+            return Lazy(slots[0], parsed)
         else:
             self._values[name] = Samples(slots) if sids else slots[0]
-        return slots[0]
+        return Lazy(slots[0])
 
-    def _record_gen(self, core: Core, name: str, params: SamplingParams, at: Place, sid: str) -> Slot:
+    def _record_gen(
+        self, core: Core, name: str, params: SamplingParams, at: Place, sid: str, priority: int | None
+    ) -> Slot:
         """One request; ``sid`` is the session of a further sample."""
         slot = Slot(core, self, self.backend.new_rid(), name, at, sid=sid)
         core.add_slot(slot)
         self._handle.add(slot)
         core.append_event(GenQueued(self.number, slot.rid, name, event_line(slot), params.max_new_tokens))
-        core.record(GenOp(slot.sid, slot.rid, name, params, at, core.cell, self.branch))
+        core.record(GenOp(slot.sid, slot.rid, name, params, at, core.cell, self.branch, priority))
         return slot
 
     def _add_select(self, core: Core, part: api.Select, place: Place) -> Slot:
@@ -245,7 +251,8 @@ class State(Turns):
         self._history.append(slot)
         self._values[name] = slot
         core.append_event(GenQueued(self.number, slot.rid, name, event_line(slot), 0, part.options))
-        core.record(SelectOp(self.sid, slot.rid, name, part.options, part.method, at, core.cell, self.branch))
+        where = (at, core.cell, self.branch, part.priority)
+        core.record(SelectOp(self.sid, slot.rid, name, part.options, part.method, *where))
         return slot
 
     def _auto_name(self) -> str:
@@ -257,14 +264,18 @@ class State(Turns):
         """The generation's ordinal in this state, and its parameters, which may lack a seed."""
         ordinal = self._gens
         self._gens += 1
-        params = self._made.get(part.params)
+        stops = part.shape.stop if part.shape is not None else ()
+        key = (*part.params, ("more stops", stops)) if stops else part.params
+        params = self._made.get(key)
         if params is None:
             try:
                 params = SamplingParams.make({**self.defaults, **dict(part.params)})
+                if stops:
+                    params = msgspec.structs.replace(params, stop=(*params.stop, *stops)).check()
             except LimitError as error:
                 error.position = error.position or position_of(place)
                 raise
-            self._made[part.params] = params
+            self._made[key] = params
         return ordinal, params
 
     def _seeded(self, params: SamplingParams, ordinal: int, sample: int) -> SamplingParams:

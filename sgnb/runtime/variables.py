@@ -183,18 +183,23 @@ def fresh(error: BaseException) -> BaseException:
 class Lazy:
     """The value of ``x = gen("x")`` in a ``with assistant():`` block: text that is waited for when it is needed."""
 
-    __slots__ = ("_slot", "_state")
+    __slots__ = ("_parsed", "_slot", "_state")
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, parsed: Deferred | None = None) -> None:
         self._slot = slot
+        self._parsed = parsed
         self._state = slot.state  # a branch whose value somebody holds is not dropped
 
     def sgl_text(self) -> str:
         """Wait for the text; raises the generation's error."""
         return self._slot.core.read(self._slot)
 
+    def value(self) -> Any:
+        """Wait for the text, or for the object it means; raises the generation's error."""
+        return self.sgl_text() if self._parsed is None else self._parsed.read()
+
     def __str__(self) -> str:
-        return self.sgl_text()
+        return self.sgl_text() if self._parsed is None else str(self.value())
 
     def __repr__(self) -> str:
         return (
@@ -202,53 +207,56 @@ class Lazy:
         )
 
     def __format__(self, spec: str) -> str:
-        return format(self.sgl_text(), spec)
+        return format(self.value(), spec)
 
     def __eq__(self, other: object) -> bool:
-        return self.sgl_text() == (other.sgl_text() if isinstance(other, Lazy) else other)
+        return bool(self.value() == resolved(other))
 
     def __lt__(self, other: Any) -> bool:
-        return self.sgl_text() < str(other)
+        return self.sgl_text() < str(other) if self._parsed is None else bool(self.value() < resolved(other))
 
     def __gt__(self, other: Any) -> bool:
-        return self.sgl_text() > str(other)
+        return self.sgl_text() > str(other) if self._parsed is None else bool(self.value() > resolved(other))
 
     def __hash__(self) -> int:
-        return hash(self.sgl_text())
+        return hash(self.value())
+
+    def __bool__(self) -> bool:
+        return bool(self.value())
 
     def __len__(self) -> int:
-        return len(self.sgl_text())
+        return len(self.value())
 
-    def __contains__(self, part: str) -> bool:
-        return str(part) in self.sgl_text()
+    def __contains__(self, part: object) -> bool:
+        return str(part) in self.sgl_text() if self._parsed is None else part in self.value()
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.sgl_text())
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.value())
 
-    def __getitem__(self, key: Any) -> str:
-        return self.sgl_text()[key]
+    def __getitem__(self, key: Any) -> Any:
+        return self.value()[key]
 
     def __add__(self, other: Any) -> Any:
-        return self.sgl_text() + (other.sgl_text() if isinstance(other, Lazy) else other)
+        return self.value() + resolved(other)
 
     def __radd__(self, other: Any) -> Any:
-        return other + self.sgl_text()
+        return other + self.value()
 
-    def __mul__(self, count: int) -> str:
-        return self.sgl_text() * count
+    def __mul__(self, count: Any) -> Any:
+        return self.value() * resolved(count)
 
     def __int__(self) -> int:
-        return int(self.sgl_text())
+        return int(self.value())
 
     def __float__(self) -> float:
-        return float(self.sgl_text())
+        return float(self.value())
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return getattr(self.sgl_text(), name)
+        return getattr(self.value(), name)
 
 
 def resolved(value: Any) -> Any:
-    """``value`` itself, or the text of a lazy one; raises its error."""
-    return value.sgl_text() if isinstance(value, Lazy) else value
+    """``value`` itself, or what a lazy one stands for; raises its error."""
+    return value.value() if isinstance(value, Lazy) else value

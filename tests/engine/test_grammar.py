@@ -30,7 +30,7 @@ BOMB = "|".join(f"(.{{1,{i}}}[a-{chr(98 + i % 20)}]{{1,{i}}}){{1,{i}}}" for i in
 
 @pytest.fixture(scope="module")
 def engine():
-    with launch(name="grammar", max_total_tokens=8000, threads=1) as engine:
+    with launch(name="grammar", dtype="float32", max_total_tokens=8000, threads=1) as engine:
         engine.generate("a", sampling_params={**GREEDY, "regex": "b"})  # the library loads
         yield engine
 

@@ -56,7 +56,13 @@ class XGrammarBackend(GrammarBackend):
         self._closed = False
 
     def compile(self, constraint: Constraint) -> CompiledGrammar:
-        """See GrammarBackend."""
+        """See GrammarBackend. A worker that somebody ended is started again, once."""
+        try:
+            return self._compile(constraint)
+        except WorkerGone:
+            return self._compile(constraint)
+
+    def _compile(self, constraint: Constraint) -> CompiledGrammar:
         with self._lock:
             if self._closed:
                 raise GrammarError("the engine is ending", lasting=False)
@@ -93,6 +99,10 @@ class XGrammarBackend(GrammarBackend):
         self._closed = True  # without the lock: who holds it may be importing
         if self._worker is not None:
             self._worker.close()
+
+
+class WorkerGone(GrammarError):
+    """The warm process ended meanwhile."""
 
 
 class Worker:
@@ -186,9 +196,10 @@ class Worker:
 
     def _ended(self, constraint: Constraint, seconds: float) -> GrammarError:
         if seconds < CPU_SECONDS:
-            why = "its compiler was killed" + ("" if self.alive else ", with the process it came from")
+            kind = GrammarError if self.alive else WorkerGone
             hint = f"If it happens again, the constraint needs more than {MEMORY_BYTES >> 20} MB."
-            return GrammarError(f"{constraint.kind}: {why}", code="grammar_killed", hint=hint, lasting=False)
+            message = f"{constraint.kind}: its compiler was killed"
+            return kind(message, code="grammar_killed", hint=hint, lasting=False)
         return GrammarError(
             f"{constraint.kind}: compiling it took more than {CPU_SECONDS:g} s",
             code="grammar_timeout",

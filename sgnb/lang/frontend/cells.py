@@ -31,6 +31,7 @@ from sgnb.lang.arguments import (
 )
 from sgnb.lang.frontend.factory import compile_in_factory, imported_names, renamed
 from sgnb.lang.frontend.graph import span_of_node
+from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.rewrite import HOOKS, Rewriter
 from sgnb.lang.position import source_position
 
@@ -201,14 +202,13 @@ def _check_calls(cell: CellSource) -> None:
         called = node.func.id
         if called not in DSL_NAMES or called in cell.names or _local_somewhere(cell.tree, called):
             continue
-        if called == "gen":
+        if called in ("gen", "gen_int", "gen_string"):
             for keyword in node.keywords:
                 if keyword.arg is not None:
                     _check_argument(keyword, cell.filename)
+            check_constants(called, {k.arg: k.value for k in node.keywords if k.arg}, cell.filename)
         if called in ("gen", "select"):
             _check_options(called, node, cell.filename)
-        elif called in ("gen_int", "gen_string"):
-            refuse(node, cell.filename, f"{called} comes in a later version of sgnb.")
         elif called in (
             "system_begin",
             "user_begin",
