@@ -28,6 +28,7 @@ from sgnb.backends.base import (
     TemplateInfo,
     TokenInfo,
 )
+from sgnb.backends.conform import conforming_text
 from sgnb.errors import EngineDied, RequestError
 from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Select, TextPart
 from sgnb.lang.instruction import Instruction as Op
@@ -71,6 +72,7 @@ class _Request:
 class MockBackend(Backend):
     """Answers from ``script``: a callable ``(prompt, name, params) -> str``, outputs by gen name (a str, or a list used
     in order), one list for all gens in order, or one str for all. An output may be an Exception (the gen fails) or HANG.
+    What the script leaves open is ``<name>``, or for a constrained gen a short text that meets its constraint.
 
     A Select takes the scripted output when that is one of its options, else the option of the highest ``choice_score``.
     ``delay`` is seconds a token; ``log`` keeps every block in order; ``prompts`` each gen's (name, prompt).
@@ -281,13 +283,13 @@ class MockBackend(Backend):
     def _answer(self, prompt: str, op: Decode | Select) -> object:
         script = self._script
         if script is None:
-            return f"<{op.name}>"
+            return _unscripted(op)
         if callable(script):
             return script(prompt, op.name, op.params if isinstance(op, Decode) else SamplingParams())
         if isinstance(script, str):
             return script
         key = op.name if isinstance(script, Mapping) else ""
-        entry = script.get(key, f"<{key}>") if isinstance(script, Mapping) else script
+        entry = script.get(key, _unscripted(op)) if isinstance(script, Mapping) else script
         if isinstance(entry, list | tuple):
             if isinstance(op, Select) and not _names_option(entry, self._used.get(key, 0), op):
                 return None
@@ -321,6 +323,12 @@ class MockBackend(Backend):
             for rid, sink in now + queued:
                 _send(sink, Failed(error, rid=rid))
         self._sessions.clear()
+
+
+def _unscripted(op: Decode | Select) -> str:
+    """What is said without a script: the variable's name, or a text that meets the constraint."""
+    constraint = op.params.constraint if isinstance(op, Decode) else None
+    return f"<{op.name}>" if constraint is None else conforming_text(constraint)
 
 
 def _send(sink: Sink, event: BackendEvent) -> None:

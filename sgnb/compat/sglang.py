@@ -19,13 +19,11 @@ from sgnb.backends.base import Backend, get_default_backend, require_backend, se
 from sgnb.errors import NoEngine, ProgramError
 from sgnb.lang import choices
 from sgnb.lang.position import internal, place_of, position_of, user_frame
+from sgnb.lang.schema import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 
 internal(__name__)
 
-REGEX_INT = r"[-+]?[0-9]+[ \n]*"
-REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
-REGEX_BOOL = r"(True|False)"
-REGEX_STR = r"\"[\w\d\s]*\""
+
 IGNORED_ARGS = (
     "tp_size",
     "modeling",

@@ -29,9 +29,9 @@ from sgnb.lang.arguments import (
     legal_arguments,
     unknown_argument,
 )
+from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.factory import compile_in_factory, imported_names, renamed
 from sgnb.lang.frontend.graph import span_of_node
-from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.rewrite import HOOKS, Rewriter
 from sgnb.lang.position import source_position
 
@@ -206,7 +206,7 @@ def _check_calls(cell: CellSource) -> None:
             for keyword in node.keywords:
                 if keyword.arg is not None:
                     _check_argument(keyword, cell.filename)
-            check_constants(called, {k.arg: k.value for k in node.keywords if k.arg}, cell.filename)
+            check_constants({k.arg: k.value for k in node.keywords if k.arg}, cell.filename)
         if called in ("gen", "select"):
             _check_options(called, node, cell.filename)
         elif called in (

@@ -12,8 +12,9 @@ from typing import Any
 
 from sgnb.errors import SourcePosition
 from sgnb.lang.arguments import CONSTRAINTS, check_shape
+from sgnb.lang.frontend.graph import span_of_node
 from sgnb.lang.ir import Graph
-from sgnb.lang.position import source_position, span_of_node
+from sgnb.lang.position import source_position
 
 _NOTHING = object()
 
