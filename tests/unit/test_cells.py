@@ -26,10 +26,13 @@ MISTAKES = {
     "s += user(f'{tpic}')": (2, 13, "`tpic` is not known", "Did you mean `topic`"),
     "s += gen('x', regx='[0-9]+')": (2, 14, "no argument 'regx'", "Legal arguments: name, max_tokens"),
     "s += gen('x', max_token=3)": (2, 14, "Did you mean 'max_tokens'", "Legal"),
-    "s += gen('x', regex='[0-9]+')": (2, 14, "gen(regex=…) comes in a later version", "Remove it"),
-    "s += gen('x', ebnf='r')": (2, 14, "gen(ebnf=…) comes in a later version", "Remove it"),
+    "s += gen('x', regex='[0-9+')": (2, 20, "unterminated character set at position 0", ""),
+    "s += gen('x', regex='(?=a)b')": (2, 20, "a look-ahead at position 0 cannot be enforced", "Use classes"),
+    "s += gen('x', ebnf='r')": (2, 19, "ebnf has no rule named root", "Begin with"),
+    "s += gen('x', json_schema={'type': 'strin'})": (2, 26, "/type is 'strin'", "Legal types"),
+    "s += gen('x', stop_regex='a')": (2, 14, "gen(stop_regex=…) comes in a later version", "Remove it"),
     "select('x', choices=['a'])": (2, 0, "has no effect here", "Append it"),
-    "s += gen_int('x')": (2, 5, "gen_int comes in a later version", ""),
+    "s += gen_int('x', max_token=3)": (2, 18, "Did you mean 'max_tokens'", "Legal"),
     "gen('x')": (2, 0, "no effect", "s += gen('x')"),
     "with user():\n    with assistant():\n        gen('x')": (3, 9, "assistant turn begins inside a user turn", "End"),
     "with s.user():\n    s += assistant('x')": (3, 9, "inside a user turn", "End"),
@@ -103,8 +106,8 @@ def test_B073_unknown_argument_is_a_type_error_with_the_legal_names():
     with pytest.raises(TypeError, match=r"Did you mean 'regex'[\s\S]*max_tokens"):
         sgl.gen("x", regx="[0-9]+")
     with pytest.raises(ProgramError, match="later version"):
-        sgl.gen("x", regex="[0-9]+")
-    assert sgl.gen("x", n=1, frequency_penalty=0.0).params == ()
+        sgl.gen("x", stop_regex="[0-9]+")
+    assert sgl.gen("x", n=1, frequency_penalty=0.5).params == (("frequency_penalty", 0.5),)
 
 
 def test_arguments_are_copied():
@@ -156,7 +159,7 @@ def test_later_run_arguments_are_refused():
     assert prog.run(seed=5, backend=backend).text() == "5"  # the program's own parameter wins
     assert prog.run(frequency_penalty=0, n=1, backend=backend).text() == "0"
     with pytest.raises(ProgramError, match="later version"):
-        prog.run(frequency_penalty=0.5, backend=backend)
+        prog.run(stop_regex="a", backend=backend)
     with pytest.raises(LimitError, match=r"run\(\): temperature"):
         prog.run(temperature=-1, backend=backend)
     with pytest.raises(TypeError, match="unexpected keyword"):

@@ -105,9 +105,7 @@ def test_engine_calls():
     [
         (lambda: sgnb.image("cat.png"), "needs a model with vision"),
         (lambda: sgnb.video("cat.mp4", 4), "needs a model with vision"),
-        (lambda: sgnb.gen_int("x"), "gen_int comes in a later version"),
-        (lambda: sgnb.gen_string("x"), "gen_string comes in a later version"),
-        (lambda: sgnb.gen("x", priority=3), "comes in a later version"),
+        (lambda: sgnb.gen("x", stop_regex="a"), "comes in a later version"),
     ],
 )
 def test_refused_with_a_reason(make, message):

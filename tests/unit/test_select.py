@@ -176,7 +176,7 @@ REFUSED = [
     (lambda: sgl.select(["a"]), ProgramTypeError, "select's name"),
     (lambda: sgl.gen("x", choices=[]), ProgramError, "gen has no options"),
     (lambda: sgl.gen("x", choices=["a"], n=2), ProgramError, "takes no n"),
-    (lambda: sgl.gen("x", choices=["a"], regex="a"), ProgramError, "later version"),
+    (lambda: sgl.gen("x", choices=["a"], regex="a"), ProgramError, "neither a constraint nor parse"),
 ]
 
 
