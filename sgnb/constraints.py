@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
-from sgnb.errors import LimitError
+from sgnb.errors import ConstraintError, LimitError
 
 MAX_SCHEMA_BYTES = 256 << 10
 MAX_SCHEMA_DEPTH = 64
@@ -39,11 +39,11 @@ class Constraint(NamedTuple):
 
 @functools.lru_cache(_CACHED)
 def check_constraint(kind: Kind, text: str) -> None:
-    """Refuse a constraint that breaks a limit or is malformed: LimitError with its place in it."""
+    """Refuse a constraint that breaks a limit (LimitError) or is malformed (ConstraintError), with its place in it."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise LimitError(f"{kind} is not valid Unicode") from None
+        raise ConstraintError(f"{kind} is not valid Unicode") from None
     most = {"regex": MAX_REGEX_BYTES, "json_schema": MAX_SCHEMA_BYTES, "ebnf": MAX_EBNF_BYTES}[kind]
     if size > most:
         raise LimitError(f"{kind} has {size:,} bytes, at most {most:,} are allowed")
@@ -67,7 +67,7 @@ _GROUPS = {
 def _check_regex(pattern: str) -> None:
     """Python's parser finds what is malformed; constructs that no grammar can keep are refused by name."""
     for at, construct in _constructs(pattern):
-        raise LimitError(
+        raise ConstraintError(
             f"regex: {construct} at position {at} cannot be enforced",
             hint="Use classes, groups, alternatives and repetitions only.",
         )
@@ -76,7 +76,7 @@ def _check_regex(pattern: str) -> None:
             warnings.simplefilter("ignore")  # [[ may mean something else one day
             re.compile(pattern)
     except re.error as error:
-        raise LimitError(f"regex: {error.msg} at position {error.pos}") from None
+        raise ConstraintError(f"regex: {error.msg} at position {error.pos}") from None
     except (RecursionError, OverflowError, MemoryError):
         raise LimitError("regex is nested too deeply or repeats too often") from None
 
@@ -125,14 +125,14 @@ def _check_schema(text: str) -> None:
     try:
         schema = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise LimitError(
+        raise ConstraintError(
             f"json_schema is not JSON: {error.msg} at line {error.lineno}, column {error.colno}",
             hint="Give a JSON Schema as text or dict, or a type (dataclass, TypedDict, pydantic model).",
         ) from None
     except RecursionError:
         raise LimitError(f"json_schema is nested more than {MAX_SCHEMA_DEPTH} deep") from None
     if not isinstance(schema, dict):
-        raise LimitError(f"json_schema must be an object, not {type(schema).__name__}")
+        raise ConstraintError(f"json_schema must be an object, not {type(schema).__name__}")
     _check_depth(schema)
     _check_keywords(schema)
 
@@ -141,13 +141,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for key, value in pairs:
         if key in out:
-            raise LimitError(f"json_schema has the key {key!r} twice in one object")
+            raise ConstraintError(f"json_schema has the key {key!r} twice in one object")
         out[key] = value
     return out
 
 
 def _no_constant(name: str) -> None:
-    raise LimitError(f"json_schema holds {name}, which is no JSON number")
+    raise ConstraintError(f"json_schema holds {name}, which is no JSON number")
 
 
 def _check_depth(schema: Any) -> None:
@@ -173,18 +173,18 @@ def _check_keywords(root: dict[str, Any]) -> None:
         if isinstance(schema, bool):
             continue
         if not isinstance(schema, dict):
-            raise LimitError(f"json_schema: {at or '/'} must be a schema, found {type(schema).__name__}")
+            raise ConstraintError(f"json_schema: {at or '/'} must be a schema, found {type(schema).__name__}")
         _check_type(at, schema.get("type", "object"))
         enum = schema.get("enum")
         if enum is not None and (not isinstance(enum, list) or not enum):
-            raise LimitError(f"json_schema: {at}/enum must be a list with at least one value")
+            raise ConstraintError(f"json_schema: {at}/enum must be a list with at least one value")
         if enum is not None and len(enum) > MAX_ENUM:
             raise LimitError(
                 f"json_schema: {at}/enum has {len(enum):,} values, at most {MAX_ENUM:,} are allowed"
             )
         reference = schema.get("$ref", "#")
         if not isinstance(reference, str) or not reference.startswith("#"):
-            raise LimitError(
+            raise ConstraintError(
                 f"json_schema: {at}/$ref must point into this schema, found {reference!r}",
                 hint="Put the definition under $defs; nothing is fetched.",
             )
@@ -194,7 +194,9 @@ def _check_keywords(root: dict[str, Any]) -> None:
 def _check_type(at: str, given: Any) -> None:
     for name in given if isinstance(given, list) else [given]:
         if name not in _TYPES:
-            raise LimitError(f"json_schema: {at}/type is {name!r}", hint=f"Legal types: {', '.join(_TYPES)}.")
+            raise ConstraintError(
+                f"json_schema: {at}/type is {name!r}", hint=f"Legal types: {', '.join(_TYPES)}."
+            )
 
 
 def _inner(at: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -202,19 +204,19 @@ def _inner(at: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if key in schema:
             value = schema[key]
             if key == "items" and isinstance(value, list):
-                raise LimitError(
+                raise ConstraintError(
                     f"json_schema: {at}/items is a list", hint="Use prefixItems, as JSON Schema 2020-12 does."
                 )
             yield f"{at}/{key}", value
     for key in _MANY:
         values = schema.get(key, [])
         if not isinstance(values, list):
-            raise LimitError(f"json_schema: {at}/{key} must be a list")
+            raise ConstraintError(f"json_schema: {at}/{key} must be a list")
         yield from ((f"{at}/{key}/{i}", value) for i, value in enumerate(values))
     for key in _NAMED:
         named = schema.get(key, {})
         if not isinstance(named, dict):
-            raise LimitError(f"json_schema: {at}/{key} must be an object")
+            raise ConstraintError(f"json_schema: {at}/{key} must be an object")
         yield from ((f"{at}/{key}/{name}", value) for name, value in named.items())
 
 
@@ -232,20 +234,20 @@ def _check_ebnf(text: str) -> None:
     for word in _EBNF_WORDS.finditer(text):
         kind = word.lastgroup
         if kind == "bad":
-            raise LimitError(
+            raise ConstraintError(
                 f"ebnf: {word.group()!r} at {_line_of(text, word.start())} is not closed on its line"
             )
         if word.group("name"):
             rules.append(word.group("name"))
         depth += (kind == "open") - (kind == "close")
         if depth < 0:
-            raise LimitError(f"ebnf: ')' at {_line_of(text, word.start())} closes nothing")
+            raise ConstraintError(f"ebnf: ')' at {_line_of(text, word.start())} closes nothing")
         if depth > MAX_EBNF_NESTING:
             raise LimitError(f"ebnf is nested more than {MAX_EBNF_NESTING} deep")
     if depth:
-        raise LimitError("ebnf: a '(' is never closed")
+        raise ConstraintError("ebnf: a '(' is never closed")
     if "root" not in rules:
-        raise LimitError("ebnf has no rule named root", hint='Begin with: root ::= "…"')
+        raise ConstraintError("ebnf has no rule named root", hint='Begin with: root ::= "…"')
 
 
 def _line_of(text: str, at: int) -> str:

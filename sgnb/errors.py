@@ -10,6 +10,7 @@ as ``messages.ErrorInfo`` and are made into these classes on the notebook's side
     │   └── UnknownVariable   also a KeyError: a variable that no generation or set_var has bound
     ├── LimitError        input over a documented limit (design: Limits), refused where it enters
     ├── RecordingError    a recording that cannot be written or read: file, place, what is wrong
+    │   └── ConstraintError   a regex, schema or grammar that is malformed, or says what cannot be enforced
     ├── ModelFileError    a model file that is truncated, lies or is foreign: file, tensor, expected, found
     ├── EngineError       the engine could not do it
     │   ├── NoEngine          no engine is running; names the call that starts one
@@ -93,6 +94,10 @@ class LimitError(SgnbError):
 
 class RecordingError(SgnbError):
     """A recording cannot be written, or a file is none, is of another version, or is damaged."""
+
+
+class ConstraintError(LimitError):
+    """A regular expression, JSON schema or grammar is malformed, or holds what no grammar can enforce."""
 
 
 class ModelFileError(SgnbError):

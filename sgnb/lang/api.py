@@ -253,7 +253,8 @@ def gen(
     TypedDict, pydantic model), a grammar with a rule ``root``, a type. With ``parse`` the variable is the object that the
     text means; a text that means none (cut by ``max_tokens``) raises ParseError where the variable is read.
 
-    Raises ProgramTypeError (a TypeError) for an unknown name or a wrong type, LimitError for a value out of range.
+    Raises ProgramTypeError (a TypeError) for an unknown name or a wrong type, ProgramError for a constraint that is
+    malformed, LimitError for a value out of range.
     """
     frame = user_frame()
     given = dict(more)

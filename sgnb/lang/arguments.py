@@ -13,7 +13,7 @@ from typing import Any
 
 from sgnb.config import MAX_N, MAX_OPTIONS
 from sgnb.constraints import check_constraint
-from sgnb.errors import LimitError, ProgramError, ProgramTypeError, SourcePosition
+from sgnb.errors import ConstraintError, LimitError, ProgramError, ProgramTypeError, SourcePosition
 from sgnb.lang.choices import METHODS, ChoicesMethod
 from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.position import Place, internal, position_of
@@ -124,6 +124,8 @@ def check_shape(given: Mapping[str, Any], position: SourcePosition | None) -> Sh
     try:
         shape = _made_shape(key, value) if isinstance(value, Hashable) else CONSTRAINTS[key](value)
         check_constraint(shape.kind, shape.text)
+    except ConstraintError as error:
+        raise ProgramError(f"gen({key}=…): {error.message}", hint=error.hint, position=position) from None
     except LimitError as error:
         raise LimitError(f"gen({key}=…): {error.message}", hint=error.hint, position=position) from None
     except (TypeError, ValueError, RecursionError) as error:
