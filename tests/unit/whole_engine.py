@@ -21,6 +21,8 @@ from sgnb.engine.tokenizer.manager import TokenizerManager
 from sgnb.engine.tokenizer.tokenizer import stub_tokenizer
 from sgnb.lang.instruction import Decode, Select
 from sgnb.messages import BatchOutput, Chunks, EngineStats, OpFailed, Release, RequestEvent, StepEvent
+from sgnb.messages import Block as WireBlock
+from sgnb.transport import encode
 
 
 class WholeEngine(Backend):
@@ -38,7 +40,7 @@ class WholeEngine(Backend):
         self.events: list[Any] = []
         self.steps: list[StepEvent] = []
         self.messages = 0
-        self.ops = 0
+        self.ops = self.requests = self.bytes = 0
         self.spare: int | None = None
         """What the engine's newest answer says it can still hold."""
         self.credits = True
@@ -131,9 +133,11 @@ class WholeEngine(Backend):
         waiter = SinkWaiter(sink)
         for op in block.instructions:
             if isinstance(op, Decode | Select):
+                self.requests += 1
                 self._waiters[op.rid] = waiter
             self._sessions[op.sid] = waiter
         ops = to_wire(block)
+        self.bytes += len(encode(WireBlock(incarnation="i1", ops=ops)))
         self._post(lambda: self.manager.handle(1, ops))
 
     def abort(self, rids=(), sids=()) -> None:
