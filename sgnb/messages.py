@@ -764,6 +764,7 @@ class Match(Wire, frozen=True, kw_only=True):
     """Of ``evicted``: when, for whom (``gone_for``), how many tokens (``gone_tokens``)."""
     gone_for: str = ""
     gone_tokens: int = 0
+    gone_policy: str = ""
     half_page: int = 0
     """Of ``page``: tokens that could be reused but for their page, which they do not fill."""
 
@@ -784,6 +785,8 @@ class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
     of ``retracted``: ``kv_full``, ``priority``, ``quantum``; of ``finished``: the finish type or error code."""
     match: Match | None = None
     """Of ``admitted``."""
+    duplicate_tokens: int = 0
+    """Prompt tokens that another request computed at the same time; this one's copy was freed."""
 
 
 class StepRow(Wire, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -86,6 +86,9 @@ class FeedEngine(Protocol):
 
     def on_state(self, callback: Callable[[str], None]) -> Callable[[], None]:
         """Call at each change of state; returns its end."""
+
+    def release(self, sids: Sequence[str]) -> None:
+        """Close sessions of this kernel."""
 
     def ask(self, verb: str, args: dict[str, Any] | None = None, timeout: float = 10.0) -> dict[str, Any]:
         """One control of the engine."""
@@ -189,11 +192,15 @@ class EngineFeed:
         verb, args = message.get("verb"), message.get("args")
         answer: dict[str, Any] = {"k": "answer", "id": message.get("id")}
         try:
-            if verb not in ASKS:
+            if verb == "release":
+                self.engine.release([str(sid) for sid in (args or {}).get("sids", [])][:64])
+                answer["data"] = {}
+            elif verb not in ASKS:
                 raise SgnbError(f"views may not ask {verb!r}")
-            answer["data"] = self.engine.ask(
-                str(verb), dict(args) if isinstance(args, dict) else {}, ASK_SECONDS
-            )
+            else:
+                answer["data"] = self.engine.ask(
+                    str(verb), dict(args) if isinstance(args, dict) else {}, ASK_SECONDS
+                )
         except SgnbError as error:
             answer["error"] = error.message
         page = self._subscribers.get(str(message.get("page", "")))

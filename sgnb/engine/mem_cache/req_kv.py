@@ -41,6 +41,8 @@ class ReqKV:
         self.spare: list[int] = []
         """Slots of its last page that hold no token yet."""
         self.tree_len = 0
+        self.duplicates = 0
+        """Tokens that were computed here although another request had stored them meanwhile."""
         self.node: TreeNode | None = None
         self.table_stale = True
         """The runner's table for this request must be written anew up to the prefix of its next step."""
@@ -134,6 +136,7 @@ class ReqKV:
         if result.existing > self.tree_len:
             theirs = self._cache.match_prefix(ids, self.extra_key, renew=False).slots
             self._allocator.free(self.slots[self.tree_len : result.existing])
+            self.duplicates += result.existing - self.tree_len
             self.slots[: len(theirs)] = theirs.tolist()
             self.table_stale = True
         self._cache.lock(result.node)

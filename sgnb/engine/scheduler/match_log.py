@@ -73,7 +73,12 @@ class MatchLog:
         if req.leader:
             changes |= {"waited_for": req.leader, "waited": max(0.0, now - req.leader_since)}
         if match.cause == "evicted" and (gone := self._book.gone(req.kv.node, int(ids[matched]))) is not None:
-            changes |= {"gone_at": gone.time, "gone_for": gone.for_rid, "gone_tokens": gone.tokens}
+            changes |= {
+                "gone_at": gone.time,
+                "gone_for": gone.for_rid,
+                "gone_tokens": gone.tokens,
+                "gone_policy": self._cache.eviction,
+            }
         elif (
             match.cause in ("diverged", "cold") and child is not None and self._same_text(ids, matched, child)
         ):

@@ -356,5 +356,6 @@ class Scheduler:
                 completion_tokens=len(req.output_ids),
                 reason=reason,
                 match=req.match if state == "admitted" else None,
+                duplicate_tokens=req.kv.duplicates if state == "first_token" else 0,
             )
         )

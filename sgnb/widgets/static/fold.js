@@ -23,6 +23,7 @@ export class EngineState {
     this.next = []; // nodes that would be evicted next
     this.evicted = []; // what went in the last 10 s of events
     this.live = new Map(); // rid → state word
+    this.holds = new Map(); // rid → the last node of its path in the tree
     this.stats = null;
     this.treeVersion = 0;
     this.kvVersion = 0;
@@ -43,7 +44,10 @@ export class EngineState {
     }
     state.next = snapshot.next ?? [];
     for (const [owner, start, count, kind] of snapshot.runs) state._run(owner, start, count, kind ?? "", 0);
-    for (const req of snapshot.requests) state.live.set(req.rid, req.state);
+    for (const req of snapshot.requests) {
+      state.live.set(req.rid, req.state);
+      if (req.node) state.holds.set(req.rid, req.node);
+    }
     state.stats = snapshot.stats ?? null;
     return state;
   }
@@ -59,6 +63,7 @@ export class EngineState {
     this.ownerNames = [""];
     this.ownerNode = [0]; // node id of a tree's owner, else 0
     this.ownerCount = [slots];
+    this.ownerDecode = [0]; // of these, written by decode
     this._ownerPlaces = new Map([["", 0]]);
     this._unused = [];
     this.counts = [slots, 0, 0, 0, 0];
@@ -74,7 +79,8 @@ export class EngineState {
     for (const [id, children] of this.roots) copy.roots.set(id, children.slice());
     copy.evicted = this.evicted.slice();
     copy.live = new Map(this.live);
-    for (const name of ["owners", "kinds", "written", "ownerNames", "ownerNode", "ownerCount", "_unused", "counts"]) {
+    copy.holds = new Map(this.holds);
+    for (const name of ["owners", "kinds", "written", "ownerNames", "ownerNode", "ownerCount", "ownerDecode", "_unused", "counts"]) {
       copy[name] = this[name].slice();
     }
     copy._ownerPlaces = new Map(this._ownerPlaces);
@@ -147,6 +153,7 @@ export class EngineState {
     if (kind === "insert") {
       const root = this.nodes.get(parent)?.root ?? parent;
       const rid = event.for_rid ?? "";
+      if (rid && this.live.has(rid)) this.holds.set(rid, id);
       this._add({ id, parent, start, length, locks: 0, hits: 0, pins: 0, soft: 0, used: time, root, rid, edge: time });
     } else if (kind === "split") {
       this._split(event);
@@ -212,6 +219,7 @@ export class EngineState {
       this.ownerNames[place] = name;
       this.ownerNode[place] = name.startsWith("node:") ? Number(name.slice(5)) : 0;
       this.ownerCount[place] = 0;
+      this.ownerDecode[place] = 0;
       this._ownerPlaces.set(name, place);
     }
     return place;
@@ -224,13 +232,15 @@ export class EngineState {
     const value = owner === "" ? FREE : owner.startsWith("node:") ? CACHED : (KINDS[kind] ?? SCORE);
     for (let slot = start; slot < end; slot++) {
       const old = this.owners[slot];
-      if (--this.ownerCount[old] === 0 && old) this._release(old);
+      if (this.kinds[slot] === DECODE) this.ownerDecode[old]--;
+      if (--this.ownerCount[old] === 0 && old && old !== place) this._release(old);
       this.counts[this.kinds[slot]]--;
       this.owners[slot] = place;
       this.kinds[slot] = value;
       if (value !== CACHED) this.written[slot] = step;
     }
     this.ownerCount[place] += count;
+    if (value === DECODE) this.ownerDecode[place] += count;
     this.counts[value] += count;
     this.onSlots?.(start, count);
   }
@@ -257,6 +267,19 @@ export class EngineState {
     return place === undefined ? 0 : this.ownerCount[place];
   }
 
+  /** Slots of a request that are not the tree's: {prefill, decode}. */
+  flight(rid) {
+    const place = this._ownerPlaces.get(rid);
+    if (place === undefined) return { prefill: 0, decode: 0 };
+    return { prefill: this.ownerCount[place] - this.ownerDecode[place], decode: this.ownerDecode[place] };
+  }
+
+  /** Tokens of the tree that a live request reads: from the root to its node. */
+  shared(rid) {
+    const node = this.nodes.get(this.holds.get(rid));
+    return node ? node.start + node.length : 0;
+  }
+
   /** Tokens cached that nobody locks. */
   get evictable() {
     return this.counts[CACHED] - this.lockedSlots;
@@ -272,6 +295,8 @@ export class EngineState {
   _request(event) {
     if (event.state === "finished") this.live.delete(event.rid);
     else this.live.set(event.rid, event.state);
+    if (event.state === "finished" || event.state === "retracted") this.holds.delete(event.rid);
+    if (event.state === "admitted" && event.match?.node) this.holds.set(event.rid, event.match.node);
     if (event.state !== "admitted" || !event.match) return;
     for (let node = this.nodes.get(event.match.node); node; node = this.nodes.get(node.parent)) node.hits++;
   }
@@ -366,6 +391,7 @@ export class History {
         if (this.prompts.length > 200) this.prompts.shift();
       }
     } else if (state === "first_token") {
+      record.twice = event.duplicate_tokens ?? 0;
       record.first = record.first || time;
     } else if (state === "retracted" || state === "finished") {
       const turn = record.turns.at(-1);

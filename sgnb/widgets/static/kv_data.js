@@ -1,0 +1,170 @@
+// What the KV map computes from a state: layout, codes of cells, runs, holders, changes. Pure: no page.
+
+import { CACHED, DECODE, FREE, PREFILL, nameOf } from "./fold.js";
+import { count, plural } from "./format.js";
+
+export const MAX_HEIGHT = 440;
+export const LOCKED = 5;
+export const SELECTED = 6;
+const FIRST_HUE = 8;
+const OTHER = 14;
+const FIRST_AGE = 15;
+
+/** Cells: `cols × rows` of `pitch` px, `group` slots each; the window on them is `width × height`. */
+export function layoutMap(slots, pageSize, width, zoom = 0, maxHeight = MAX_HEIGHT) {
+  const group = slots > 1 << 20 ? Math.max(pageSize, Math.ceil(slots / (1 << 20))) : 1;
+  const cells = Math.ceil(slots / group);
+  const colsFor = pitch => {
+    const most = Math.floor(width / pitch);
+    const nice = most >= 200 ? 50 : 10;
+    return Math.max(10, Math.floor(most / nice) * nice);
+  };
+  const fits = pitch => Math.ceil(cells / colsFor(pitch)) * pitch <= maxHeight;
+  const base = [4, 2, 1].find(fits) ?? (slots > 65536 ? 1 : 2);
+  const pitch = zoom || base;
+  const cols = colsFor(base); // zooming keeps the rows as they are
+  const rows = Math.ceil(cells / cols);
+  return { group, cols, rows, pitch, width: Math.min(width, cols * pitch), height: Math.max(40, Math.min(maxHeight, rows * pitch)) };
+}
+
+/** Codes by owner: `cached` for slots of the tree, `flight` for a request's (0: by its kind). */
+export function codesOf(state, store, mode, range = null) {
+  const size = state.ownerNames.length;
+  const cached = new Uint8Array(size);
+  const flight = new Uint8Array(size);
+  const { selection } = store;
+  const chosen = new Set();
+  if (selection?.kind === "node") chosen.add(`node:${selection.id}`);
+  if (selection?.kind === "request") {
+    chosen.add(selection.id);
+    for (const id of state.path(state.holds.get(selection.id))) chosen.add(`node:${id}`);
+  }
+  const hues = mode === "request" ? largest(state, 6) : [];
+  const hueOf = new Map(hues.map((rid, index) => [rid, FIRST_HUE + index]));
+  const nodeHue = new Map();
+  for (const rid of hues) {
+    for (const id of state.path(state.holds.get(rid))) if (!nodeHue.has(id)) nodeHue.set(id, hueOf.get(rid));
+  }
+  for (let owner = 1; owner < size; owner++) {
+    if (!state.ownerCount[owner]) continue;
+    const id = state.ownerNode[owner];
+    const node = id ? state.nodes.get(id) : null;
+    if (mode === "request") {
+      cached[owner] = nodeHue.get(id) ?? OTHER;
+      flight[owner] = hueOf.get(state.ownerNames[owner]) ?? OTHER;
+    } else if (mode === "age") {
+      const age = node ? Math.max(0, store.time - node.used) : 0;
+      cached[owner] = FIRST_AGE + Math.min(7, Math.floor((8 * Math.log(1 + age)) / Math.log(601)));
+      flight[owner] = FIRST_AGE;
+    } else {
+      cached[owner] = node && node.locks > 0 ? LOCKED : CACHED;
+    }
+    if (chosen.has(state.ownerNames[owner])) cached[owner] = flight[owner] = SELECTED;
+  }
+  const names = mode === "request" ? hues.map(rid => nameOf(store.history.requests.get(rid) ?? { rid })) : null;
+  return { cached, flight, names, from: range ? range[0] : -1, to: range ? range[1] : -1 };
+}
+
+function largest(state, most) {
+  return [...state.live.keys()]
+    .map(rid => [rid, state.owned(rid) + state.shared(rid)])
+    .filter(([, size]) => size)
+    .sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1))
+    .slice(0, most)
+    .map(([rid]) => rid);
+}
+
+/** One pass over the slots: runs by owner, free runs, the largest. */
+export function scanRuns(state) {
+  const runs = new Uint32Array(state.ownerNames.length);
+  let freeRuns = 0;
+  let largestFree = 0;
+  let length = 0;
+  let last = -1;
+  const { owners } = state;
+  for (let slot = 0; slot < owners.length; slot++) {
+    const owner = owners[slot];
+    if (owner === last) {
+      length++;
+      continue;
+    }
+    if (last === 0 && length > largestFree) largestFree = length;
+    runs[owner]++;
+    if (owner === 0) freeRuns++;
+    last = owner;
+    length = 1;
+  }
+  if (last === 0 && length > largestFree) largestFree = length;
+  return { runs, freeRuns, largestFree };
+}
+
+/** Who holds slots, largest first: requests, then states that the notebook keeps (`kept`: the engine's `holders`). */
+export function holdersOf(state, history, { runs }, kept = [], most = 12) {
+  const out = [];
+  for (const [rid, word] of state.live) {
+    const { prefill, decode } = state.flight(rid);
+    const shared = state.shared(rid);
+    const own = prefill + decode;
+    if (!own && !shared) continue;
+    const record = history.requests.get(rid);
+    const doing = word === "queued" ? "waiting" : decode || word === "first_token" ? "decode" : "prefill";
+    out.push({ rid, name: nameOf(record ?? { rid }), state: doing, own, shared, prefill, decode, runs: runsOf(state, runs, rid), text: "" });
+  }
+  out.sort((a, b) => b.own + b.shared - a.own - a.shared || (a.rid < b.rid ? -1 : 1));
+  const states = kept
+    .filter(session => !session.active && session.cached)
+    .sort((a, b) => b.cached - a.cached)
+    .map(session => ({ rid: "", sid: session.sid, name: `state ${session.sid.split(".").at(-1)}`, state: "idle, kept by the notebook", own: 0, shared: session.cached, prefill: 0, decode: 0, runs: null, text: session.text }));
+  return [...out, ...states].slice(0, most);
+}
+
+function runsOf(state, runs, rid) {
+  const place = state._ownerPlaces.get(rid);
+  let sum = place === undefined ? 0 : runs[place];
+  for (const id of state.path(state.holds.get(rid))) {
+    const node = state._ownerPlaces.get(`node:${id}`);
+    if (node !== undefined) sum += runs[node];
+  }
+  return sum;
+}
+
+/** What a slot is, in words: state, holder, place in the tree. */
+export function cellWord(state, history, slot) {
+  const kind = state.kinds[slot];
+  const owner = state.ownerNames[state.owners[slot]];
+  const head = `slot ${count(slot)}  `;
+  if (kind === FREE) return [`${head}free`];
+  if (kind === CACHED) {
+    const node = state.nodes.get(state.ownerNode[state.owners[slot]]);
+    if (!node) return [`${head}cached`];
+    const locks = node.locks ? `locked by ${plural(node.locks, "request")}` : "evictable";
+    const by = node.rid ? `, first computed for ${nameOf(history.requests.get(node.rid) ?? { rid: node.rid })}` : "";
+    return [`${head}cached, ${locks}`, `node ${node.id}, tokens ${count(node.start)} to ${count(node.start + node.length)}${by}`, `reused by ${plural(node.hits, "request")}`];
+  }
+  const word = kind === PREFILL ? "prefill" : kind === DECODE ? "decode" : "scoring";
+  const step = state.written[slot] ? `, written in step ${count(state.written[slot])}` : "";
+  return [`${head}${word}${step}`, nameOf(history.requests.get(owner) ?? { rid: owner }), "not in the tree yet"];
+}
+
+/** What the shown step changed: pairs of a number and words. */
+export function changesOf(store) {
+  const index = store.isLive ? store.history.steps.length - 1 : store.stepIndexAt(store.time);
+  const step = store.history.steps[index];
+  if (!step) return [];
+  const before = store.history.steps[index - 1]?.time ?? 0;
+  const name = rid => nameOf(store.history.requests.get(rid) ?? { rid });
+  const out = [];
+  const decodes = step.rows.filter(row => row.kind === "decode");
+  if (decodes.length) out.push([`+${count(decodes.length)}`, decodes.length === 1 ? `decode ${name(decodes[0].rid)}` : `decode, one for each of ${count(decodes.length)} requests`]);
+  for (const row of step.rows) {
+    if (row.kind !== "decode") out.push([`+${count(row.tokens)}`, `${row.kind === "score" ? "score" : "prefill"} ${name(row.rid)}, after ${count(row.prefix)} reused or computed before`]);
+  }
+  for (const mark of store.history.marks) {
+    if (mark.time <= before || mark.time > step.time + 1) continue;
+    if (mark.time > (store.history.steps[index + 1]?.time ?? Infinity)) continue;
+    if (mark.kind === "evict") out.push([`−${count(mark.tokens)}`, `evicted for ${name(mark.rid)}`]);
+    if (mark.kind === "retract") out.push(["", `retracted ${name(mark.rid)}`]);
+    if (mark.kind === "finish") out.push(["", `${name(mark.rid)} finished`]);
+  }
+  return out.slice(0, 8);
+}

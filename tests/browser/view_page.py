@@ -1,0 +1,102 @@
+"""A bare page with one engine view on scripted events: for pictures, drawing times and drawing itself, without JupyterLab.
+
+The view is the widget's own joined script; the kernel is a few lines that answer its questions from ``tests/js/scenario.mjs``.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page
+
+from sgnb.widgets.bundle import STATIC, join_modules
+
+ROOT = Path(__file__).parents[2]
+LIGHT = {
+    "ui-font-color0": "rgba(0,0,0,1)",
+    "ui-font-color1": "rgba(0,0,0,0.87)",
+    "ui-font-color2": "rgba(0,0,0,0.54)",
+    "ui-font-color3": "rgba(0,0,0,0.38)",
+    "layout-color1": "white",
+    "layout-color2": "#eeeeee",
+    "border-color1": "#bdbdbd",
+    "border-color2": "#e0e0e0",
+    "brand-color1": "#1976d2",
+}
+DARK = {
+    "ui-font-color0": "rgba(255,255,255,1)",
+    "ui-font-color1": "rgba(255,255,255,0.87)",
+    "ui-font-color2": "rgba(255,255,255,0.54)",
+    "ui-font-color3": "rgba(255,255,255,0.38)",
+    "layout-color1": "#111111",
+    "layout-color2": "#424242",
+    "border-color1": "#616161",
+    "border-color2": "#424242",
+    "brand-color1": "#1976d2",
+}
+_KERNEL = """
+const script = SCENARIO;
+window.said = [];
+const answer = (verb, args) => {
+  if (verb === "nodes") return {nodes: Object.fromEntries(args.ids.filter(id => script.nodes.has(id)).map(id =>
+    [id, {tokens: script.nodes.get(id).length, text: script.texts[id], locked_by: []}]))};
+  if (verb === "prompt") return script.partings[args.rid] ?? {same: "", prompt: "", cached: "", cached_node: 0};
+  if (verb === "holders") return {sessions: [{sid: "c1.s7", tokens: 510, cached: 510, node: 2, active: "", text: "system You review"}]};
+  return {};
+};
+const listeners = [];
+const values = {key: "test/main", engine: "main", data: {}};
+const model = {
+  get: name => values[name],
+  send(content) {
+    window.said.push(content);
+    if (content.k !== "ask") return;
+    setTimeout(() => listeners.forEach(f => f({k: "answer", id: content.id, data: answer(content.verb, content.args)}, [])), 0);
+  },
+  on(name, f) { if (name === "msg:custom") listeners.push(f); },
+  off(name, f) { listeners.splice(listeners.indexOf(f), 1); },
+};
+window.unmount = widget.render({model, el: document.querySelector("#place")});
+const store = window.store = globalThis[Symbol.for("sgnb.stores")].stores.get("test/main");
+store.engineState = "running";
+store.load(script.picture);
+window.script = script;
+window.feed = () => { store.feedEvents(script.events, {time: script.time}); store._tell("data"); };
+window.feed();
+"""
+
+
+def open_view(
+    browser: Browser,
+    kind: str,
+    *,
+    width: int = 1180,
+    dark: bool = False,
+    scenario: str = "cast()",
+    height: int = 900,
+) -> Page:
+    """A page that shows the view on the scenario's last moment; ready when it has been drawn."""
+    page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
+    page.errors = []  # type: ignore[attr-defined]
+    page.on("pageerror", lambda error: page.errors.append(str(error)))  # type: ignore[attr-defined]
+    page.on("console", lambda message: message.type == "error" and page.errors.append(message.text))  # type: ignore[attr-defined]
+    css = "\n".join((STATIC / name).read_text() for name in ("theme.css", "view.css", f"{kind}.css"))
+    theme = ";".join(f"--jp-{name}:{value}" for name, value in (DARK if dark else LIGHT).items())
+    made = re.sub(r"^export ", "", (ROOT / "tests/js/scenario.mjs").read_text(), flags=re.MULTILINE)
+    script = join_modules(f"widget_{kind}.js").replace("export default widget;", "")
+    ground = "#111" if dark else "#fff"
+    page.set_content(
+        f'<!doctype html><meta charset="utf-8"><style>body{{margin:0;background:{ground};{theme};'
+        '--jp-ui-font-family:"DejaVu Sans",sans-serif;--jp-code-font-family:"DejaVu Sans Mono",monospace}'
+        f'{css}</style><body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
+    )
+    page.add_script_tag(content=f"{script}\n{made}\n{_KERNEL.replace('SCENARIO', scenario)}", type="module")
+    page.wait_for_selector('.sgnb-view[data-ready="1"]')
+    return page
+
+
+def data_of(page: Page) -> dict[str, Any]:
+    """The view's data attributes."""
+    return dict(page.evaluate("() => ({...document.querySelector('.sgnb-view').dataset})"))

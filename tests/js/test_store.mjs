@@ -1,0 +1,203 @@
+// Folds, the store's past, gaps; with Node's own test runner: node --test tests/js
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { CACHED, DECODE, EngineState, FREE, History } from "../../sgnb/widgets/static/fold.js";
+import { decode } from "../../sgnb/widgets/static/msgpack.js";
+import { Store, storeOf } from "../../sgnb/widgets/static/store.js";
+import { Script, cast, large } from "./scenario.mjs";
+
+function filled(script) {
+  const store = new Store("test/x");
+  store.load(script.picture);
+  assert.ok(store.feedEvents(script.events, { time: script.time }));
+  return store;
+}
+
+/** The same by brute force: who owns each slot, what a tree of the script holds. */
+function owners(script) {
+  const out = new Array(script.slots).fill("");
+  for (const { event } of script.events) {
+    if (event.t !== "kv") continue;
+    for (const [owner, start, count] of event.runs) out.fill(owner, start, start + count);
+  }
+  return out;
+}
+
+test("slots and tree agree with a recount of the events", () => {
+  const script = cast();
+  const { live } = filled(script);
+  const expected = owners(script);
+  for (let slot = 0; slot < live.slots; slot++) assert.equal(live.ownerNames[live.owners[slot]], expected[slot]);
+  assert.equal(live.counts.reduce((a, b) => a + b), live.slots);
+  assert.equal(live.counts[FREE], expected.filter(owner => !owner).length);
+  assert.equal(live.counts[CACHED], expected.filter(owner => owner.startsWith("node:")).length);
+  assert.equal(live.nodes.size, script.nodes.size);
+  for (const node of script.nodes.values()) {
+    const { parent, start, length } = live.nodes.get(node.id);
+    assert.deepEqual([parent, start, length], [node.parent, node.start, node.length]);
+    assert.equal(live.owned(`node:${node.id}`), node.length);
+  }
+  assert.equal(live.treeTokens, [...script.nodes.values()].reduce((sum, node) => sum + node.length, 0));
+});
+
+test("a lock counts on the whole path, and its tokens are locked once", () => {
+  const script = cast();
+  const { live } = filled(script);
+  const path = live.path(live.holds.get("c1.r11")).map(id => live.nodes.get(id));
+  assert.deepEqual(path.map(node => [node.length, node.locks]), [[17, 3], [318, 3], [28, 1]]);
+  let locked = 0;
+  for (const node of live.nodes.values()) if (node.locks) locked += node.length;
+  assert.equal(live.lockedTokens, locked);
+});
+
+test("a split keeps the cut node's identity, locks and place", () => {
+  const script = new Script({ slots: 100 });
+  const first = script.insert(1, "a", 10);
+  const second = script.insert(1, "b", 10);
+  script.lock(first);
+  const upper = script.split(first, 4, "a", "a");
+  script.flush();
+  const { live } = filled(script);
+  assert.deepEqual(live.roots.get(1), [upper, second]);
+  assert.deepEqual(live.path(first), [upper, first]);
+  assert.deepEqual([live.nodes.get(upper).locks, live.nodes.get(first).locks, live.nodes.get(first).start], [1, 1, 4]);
+  script.lock(first, "unlock");
+  live.apply(script.seq, script.events.at(-1).event);
+  assert.equal(live.lockedTokens, 0);
+});
+
+test("any moment can be shown again, in any order", () => {
+  const script = cast();
+  const store = new Store("test/scrub");
+  store.load(script.picture);
+  const moments = [];
+  for (const numbered of script.events) {
+    store.feedEvents([numbered], { time: numbered.event.time });
+    moments.push([numbered.seq, numbered.event.time, store.live.nodes.size, store.live.counts.slice()]);
+  }
+  // The last event of each instant stands for it.
+  const instants = moments.filter(([, time], i) => moments[i + 1]?.[1] !== time);
+  for (const [seq, time, nodes, counts] of [...instants].reverse().concat(instants)) {
+    const state = store._at(time);
+    assert.deepEqual([state.seq, state.nodes.size, state.counts], [seq, nodes, counts]);
+  }
+});
+
+test("a missing event is noticed, and asked for", () => {
+  const script = cast();
+  const store = new Store("test/gap");
+  store.load(script.picture);
+  const said = [];
+  store.attach({ send: content => said.push(content), onMessage: () => () => {} });
+  store.visible({}, true);
+  assert.deepEqual([said.at(-1).k, said.at(-1).from], ["sub", 0]);
+  assert.ok(store.feedEvents(script.events.slice(0, 10)));
+  assert.equal(store.feedEvents(script.events.slice(11, 14)), false);
+  assert.equal(store.live.seq, 10);
+  // A frame with the hole makes the store say what it knows.
+  store._frame(encode({ incarnation: "a", last_seq: 14, time: 1, events: [{ seq: 12, event: { t: "stats", time: 1 } }] }));
+  assert.ok(store.gap);
+  assert.deepEqual([said.at(-1).k, said.at(-1).from], ["sub", 10]);
+  // So does a heartbeat whose last number it never saw.
+  const other = filled(new Script());
+  other.attach({ send: content => said.push(content), onMessage: () => () => {} });
+  other.visible({}, true);
+  other._frame(encode({ incarnation: "a", last_seq: 3, time: 1, events: [] }));
+  assert.ok(other.gap);
+  for (const each of [store, other]) for (const view of [...each._visible]) each.visible(view, false);
+});
+
+test("nothing visible: nothing is subscribed", () => {
+  const said = [];
+  const store = new Store("test/visible");
+  const detach = store.attach({ send: content => said.push(content.k), onMessage: () => () => {} });
+  assert.deepEqual(said, []);
+  const view = {};
+  store.visible(view, true);
+  store.visible(view, false);
+  detach();
+  assert.deepEqual(said, ["sub", "unsub"]);
+});
+
+test("the past is bounded, and no older than what can be shown", () => {
+  const script = new Script({ slots: 4096 });
+  const store = filled(script);
+  for (let i = 0; i < 4000; i++) {
+    const from = script.events.length;
+    script.pool.length || script.pool.push(...Array(64).keys());
+    script.later(0.2).put({ t: "stats", num_used_tokens: i, max_total_num_tokens: 4096 });
+    assert.ok(store.feedEvents(script.events.slice(from)));
+  }
+  assert.ok(store.live.time - store._log[0].time <= 601);
+  assert.ok(store.history.figures.length <= 2600);
+  assert.ok(store.pastBytes < 97 << 20);
+  assert.ok(store.oldest >= store._log[0].time - 60);
+  const big = filled(large(2000, 300000));
+  for (let i = 0; i < 50; i++) big._checkpoint(big.live.time + i);
+  assert.ok(big._checkpointBytes <= 48 << 20);
+});
+
+test("a snapshot goes on as the events would have", () => {
+  const picture = {
+    seq: 7, time: 5, step: 3, slots: 50, page_size: 1, next: [3],
+    nodes: [[2, 1, 0, 10, 1, 4, 0, 0, 4.5, 1], [3, 2, 10, 5, 0, 0, 0, 0, 4, 1]],
+    runs: [["node:2", 0, 10, ""], ["node:3", 10, 5, ""], ["c1.r1", 20, 3, "decode"]],
+    requests: [{ rid: "c1.r1", client: 1, label: { cell: "4", name: "x" }, state: "running", prompt_tokens: 10, cached_tokens: 10, completion_tokens: 3, time_queued: 4, time_admitted: 4.2, node: 2, match: null }],
+    past: [],
+  };
+  const state = EngineState.fromSnapshot(picture);
+  assert.deepEqual(state.path(3), [2, 3]);
+  assert.deepEqual([state.lockedSlots, state.evictable, state.counts[DECODE], state.shared("c1.r1")], [10, 5, 3, 10]);
+  assert.deepEqual(state.flight("c1.r1"), { prefill: 0, decode: 3 });
+  const history = new History();
+  history.fromSnapshot(picture);
+  assert.equal(history.requests.get("c1.r1").turns.length, 1);
+});
+
+test("the page has one store for a key", () => {
+  assert.equal(storeOf("k/a"), storeOf("k/a"));
+  assert.notEqual(storeOf("k/a"), storeOf("k/b"));
+});
+
+test("MessagePack: all that the engine sends", () => {
+  const value = { a: 1, b: -5, c: 1.5, d: "ä⏎", e: [true, false, null, 70000, -70000, 2 ** 40, "x".repeat(300)], f: new Uint8Array([1, 2]) };
+  assert.deepEqual(decode(encode(value)), value);
+  assert.throws(() => decode(new Uint8Array([0x92, 1])), RangeError);
+  assert.throws(() => decode(new Uint8Array([1, 2])), RangeError);
+  assert.throws(() => decode(new Uint8Array([0xc1])), RangeError);
+});
+
+/** The other direction, for tests only. */
+export function encode(value) {
+  const out = [];
+  const put = v => {
+    if (v === null) out.push(0xc0);
+    else if (typeof v === "boolean") out.push(v ? 0xc3 : 0xc2);
+    else if (typeof v === "number" && Number.isInteger(v) && Math.abs(v) < 2 ** 31) {
+      if (v >= 0 && v < 128) out.push(v);
+      else out.push(0xd2, (v >> 24) & 255, (v >> 16) & 255, (v >> 8) & 255, v & 255);
+    } else if (typeof v === "number") {
+      const bytes = new Uint8Array(8);
+      new DataView(bytes.buffer).setFloat64(0, v);
+      out.push(0xcb, ...bytes);
+    } else if (typeof v === "string") {
+      const bytes = new TextEncoder().encode(v);
+      out.push(0xda, bytes.length >> 8, bytes.length & 255, ...bytes);
+    } else if (v instanceof Uint8Array) out.push(0xc4, v.length, ...v);
+    else if (Array.isArray(v)) {
+      out.push(0xdc, v.length >> 8, v.length & 255);
+      v.forEach(put);
+    } else {
+      const keys = Object.keys(v);
+      out.push(0xde, keys.length >> 8, keys.length & 255);
+      for (const key of keys) {
+        put(key);
+        put(v[key]);
+      }
+    }
+  };
+  put(value);
+  return new Uint8Array(out);
+}

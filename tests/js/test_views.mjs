@@ -1,0 +1,187 @@
+// Layouts, words of causes, formats, and the contrast of the palette; with Node's own test runner.
+
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import test from "node:test";
+
+import { reasonOf } from "../../sgnb/widgets/static/causes.js";
+import { EngineState } from "../../sgnb/widgets/static/fold.js";
+import { before, count, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
+import { codesOf, holdersOf, layoutMap, LOCKED, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
+import { Store } from "../../sgnb/widgets/static/store.js";
+import { ageShare, flightsOf, layoutTree, reach, recentlyGone, tickStep } from "../../sgnb/widgets/static/tree_data.js";
+import { cast, large } from "./scenario.mjs";
+
+function stateOf(script) {
+  const store = new Store("test/views");
+  store.load(script.picture);
+  store.feedEvents(script.events, { time: script.time });
+  return store;
+}
+
+// ---------------------------------------------------------------- words
+
+const RECORDS = {
+  "c1.r7": { rid: "c1.r7", label: { cell: "9", branch: "1", name: "finding" } },
+  "c1.r8": { rid: "c1.r8", label: { cell: "12", branch: "0", name: "label" } },
+};
+const why = (match, record = {}) =>
+  reasonOf({ prompt: 335, cached: match.matched, admitted: 100, ...record, match }, { find: rid => RECORDS[rid] ?? null, stepAt: () => 1389, from: "8", pageSize: 16 });
+
+test("every cause has its exact words", () => {
+  const cases = [
+    [{ cause: "short", matched: 312 }, {}, "new text", ["Nothing after token 312 was ever computed."], ""],
+    [{ cause: "cold", matched: 0 }, {}, "new text", ["Nothing after token 0 was ever computed."], ""],
+    [{ cause: "diverged", matched: 312, diverged_at: 312, equal_again: 2 }, {}, "new text", ["Nothing after token 312 was ever computed."], ""],
+    [
+      { cause: "diverged", matched: 17, diverged_at: 17, equal_again: 314 }, {}, "changed at token 18",
+      [
+        "It is the same as the nearest cached path, from cell [8], up to token 17 of 335. Then they differ.",
+        "After the difference 314 tokens are equal again, but a prefix cache cannot reuse them.",
+      ],
+      "Put text that changes (times, ids, names) after text that stays.",
+    ],
+    [
+      { cause: "evicted", matched: 143, gone_at: 95.8, gone_for: "c1.r7", gone_tokens: 38, gone_policy: "lru" }, {}, "evicted 4.20 s before",
+      ["38 tokens were cached and evicted at step 1\u2009389 for 9.1 finding (least recently used)."], "Enlarge the cache, or pin the prefix.",
+    ],
+    [
+      { cause: "short", matched: 248, waited_for: "c1.r8", waited: 0.031 }, {}, "new text, waited 31 ms for 12.0 label",
+      ["The same prefix was being computed. It waited 31 ms, then reused 248.", "Nothing after token 248 was ever computed."], "",
+    ],
+    [{ cause: "short", matched: 0 }, { twice: 40 }, "new text, computed twice", ["Nothing after token 0 was ever computed.", "Both computed it; one copy was freed."], ""],
+    [{ cause: "hit", matched: 334 }, {}, "last token", ["The last token of a prompt is always computed."], ""],
+    [{ cause: "page", matched: 320, half_page: 7 }, {}, "page of 16", ["7 tokens do not fill a page."], ""],
+    [
+      { cause: "logprobs", matched: 12 }, {}, "logprobs from token 12",
+      ["Prompt logprobs were asked for; from there on nothing can be reused."], "Ask for them only where needed.",
+    ],
+    [{ cause: "namespace", matched: 0 }, {}, "other name space", ["Cached under another cache salt or adapter."], ""],
+    [
+      { cause: "retokenized", matched: 20 }, {}, "tokens differ, text equal",
+      ["Same text, cut into other tokens at the join of two parts."], "Do not end a part with a space.",
+    ],
+    [{ cause: "flushed", matched: 20 }, {}, "flushed", ["The rest was cached until the cache was flushed."], ""],
+    [{ cause: "disabled", matched: 0 }, {}, "cache off", ["The engine keeps no prefix cache."], ""],
+  ];
+  for (const [match, record, word, sentences, advice] of cases) {
+    assert.deepEqual(why(match, record), { word, sentences, advice });
+  }
+});
+
+test("numbers and times are written as everywhere", () => {
+  assert.deepEqual([0, 999, 1171, 1234567, null].map(count), ["0", "999", "1\u2009171", "1\u2009234\u2009567", "–"]);
+  assert.deepEqual([0.0091, 0.031, 0.38, 41.26, 2460].map(value => seconds(value)), ["9 ms", "31 ms", "0.38 s", "41.3 s", "41 min"]);
+  assert.equal(seconds(0.0091, true), "9.1 ms");
+  assert.deepEqual([before(2.41), share(9, 10), share(0, 0)], ["−2.41 s", "90 %", "–"]);
+  assert.equal(oneLine("a\nb\u202Ec\u0007"), "a⏎b[U+202E]c[U+0007]");
+});
+
+// ---------------------------------------------------------------- tree
+
+test("blocks do not overlap, children touch their parent, nothing is lost", () => {
+  const store = stateOf(cast());
+  const state = store.live;
+  const scale = 800 / reach(state);
+  const { blocks, rows } = layoutTree(state, scale, { flights: flightsOf(state), gone: recentlyGone(state, store.live.time) });
+  const taken = new Map();
+  let shown = 0;
+  let folded = 0;
+  for (const block of blocks) {
+    if (block.kind === "fold") folded += block.nodes;
+    if (block.kind !== "node") continue;
+    shown++;
+    for (let row = block.row; row < block.row + block.rows; row++) {
+      for (const other of taken.get(row) ?? []) assert.ok(block.start >= other.start + other.length || other.start >= block.start + block.length);
+      taken.set(row, [...(taken.get(row) ?? []), block]);
+    }
+    const parent = blocks.find(other => other.kind === "node" && other.id === block.node.parent);
+    if (parent) assert.ok(parent.start + parent.length === block.start && block.row >= parent.row && block.row < parent.row + parent.rows);
+  }
+  assert.equal(shown + folded, state.nodes.size);
+  assert.ok(blocks.every(block => block.row + block.rows <= rows));
+  assert.equal(blocks.filter(block => block.kind === "gone").length, 2);
+  assert.ok(blocks.some(block => block.kind === "flight" && block.id === "c1.r11" && block.decode === 25));
+});
+
+test("at most twelve idle siblings are drawn; opened folds and the selected path always", () => {
+  const store = stateOf(cast());
+  const labels = [...store.live.nodes.values()].find(node => node.length === 248);
+  const drawn = options => layoutTree(store.live, 2, options).blocks.filter(block => block.kind === "node" && block.node.parent === labels.id);
+  assert.equal(drawn({}).filter(block => !block.node.locks).length, 12);
+  assert.equal(drawn({ open: new Set([labels.id]) }).length, labels.children.length);
+  const hidden = labels.children.find(id => !drawn({}).some(block => block.id === id));
+  assert.ok(drawn({ keep: new Set([hidden]) }).some(block => block.id === hidden));
+});
+
+test("ten thousand nodes are laid out in rows that fit a scroll", () => {
+  const store = stateOf(large(10000, 400000));
+  const began = performance.now();
+  const { blocks } = layoutTree(store.live, 800 / reach(store.live));
+  assert.ok(performance.now() - began < 500); // a bound against a wrong order of growth, not a benchmark
+  assert.ok(blocks.length < 8000);
+});
+
+test("age is a log scale from one second to ten minutes", () => {
+  assert.deepEqual([0, 1, 600, 6000].map(ageShare), [0, 0, 1, 1]);
+  assert.ok(ageShare(10) > 0.3 && ageShare(10) < 0.4);
+  assert.deepEqual([tickStep(1.6), tickStep(8), tickStep(0.1)], [50, 10, 1000]);
+});
+
+// ---------------------------------------------------------------- map
+
+test("the map fits its place and shows every slot", () => {
+  for (const [slots, width, pitch] of [[16384, 812, 4], [16384, 640, 4], [65536, 812, 2], [1 << 20, 812, 1], [100, 300, 4]]) {
+    const layout = layoutMap(slots, 1, width);
+    assert.equal(layout.pitch, pitch);
+    assert.ok(layout.cols * layout.rows * layout.group >= slots && layout.width <= width && layout.height <= 440);
+  }
+  assert.ok(layoutMap(4 << 20, 16, 812).group >= 4);
+});
+
+test("codes: locked, evictable, selected; runs and holders", () => {
+  const store = stateOf(cast());
+  const state = store.live;
+  store.selection = { kind: "request", id: "c1.r11" };
+  const codes = codesOf(state, store, "state");
+  const of = name => codes.cached[state._ownerPlaces.get(name)];
+  for (const id of state.path(state.holds.get("c1.r11"))) assert.equal(of(`node:${id}`), SELECTED);
+  const other = [...state.nodes.values()].find(node => node.locks && !state.path(state.holds.get("c1.r11")).includes(node.id));
+  assert.equal(of(`node:${other.id}`), LOCKED);
+  const found = scanRuns(state);
+  assert.equal(found.freeRuns, 1);
+  const holders = holdersOf(state, store.history, found, [{ sid: "c1.s7", cached: 510, active: "", text: "x" }]);
+  const finding = holders.find(holder => holder.name === "9.1 finding");
+  assert.deepEqual([finding.own, finding.shared, finding.state], [25, 363, "decode"]);
+  assert.equal(holders.at(-1).sid, "c1.s7");
+});
+
+test("an empty engine gives an empty picture", () => {
+  const state = new EngineState(10);
+  assert.deepEqual(layoutTree(state, 1), { blocks: [], order: [], rows: 0 });
+  assert.deepEqual([scanRuns(state).freeRuns, scanRuns(state).largestFree], [1, 10]);
+});
+
+// ---------------------------------------------------------------- palette
+
+function luminance([r, g, b]) {
+  const [x, y, z] = [r, g, b].map(v => v / 255).map(v => (v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+}
+const hex = text => [1, 3, 5].map(i => parseInt(text.slice(i, i + 2), 16));
+const contrast = (a, b) => {
+  const [x, y] = [luminance(hex(a)), luminance(hex(b))].sort((m, n) => n - m);
+  return (x + 0.05) / (y + 0.05);
+};
+
+test("text has 4.5:1 on its ground; marks have 3:1, or an edge that has it", () => {
+  const css = readFileSync(new URL("../../sgnb/widgets/static/theme.css", import.meta.url), "utf8");
+  const tokens = block => Object.fromEntries([...block.matchAll(/--sgnb-([\w-]+): (#\w{6})/g)].map(([, name, value]) => [name, value]));
+  const [light, dark] = css.split("@media")[0].split('[data-jp-theme-light="false"]').map(tokens);
+  for (const [theme, ground, text] of [[light, "#ffffff", "#212121"], [{ ...light, ...dark }, "#111111", "#e0e0e0"]]) {
+    for (const name of ["reused-text", "trouble-text", "good-text"]) assert.ok(contrast(theme[name], ground) >= 4.5, name);
+    for (const name of ["locked", "decode", "trouble", "prefill-edge", "reused-edge"]) assert.ok(contrast(theme[name], ground) >= 3, `${name} ${contrast(theme[name], ground)}`);
+    assert.ok(contrast(text, theme["locked-fill"]) >= 4.5, "text on locked");
+    assert.ok(contrast(text, theme.evictable) >= 4.5, "text on evictable");
+  }
+});
