@@ -1,6 +1,6 @@
-"""A bare page with one engine view on scripted events: for pictures, drawing times and drawing itself, without JupyterLab.
+"""A bare page with one engine view on scripted events: for pictures, drawing times and drawing itself, without a Lab.
 
-The view is the widget's own joined script; the kernel is a few lines that answer its questions from ``tests/js/scenario.mjs``.
+The view is the widget's own joined script; ``tests/js/fake_kernel.js`` answers its questions from ``scenario.mjs``.
 """
 
 from __future__ import annotations
@@ -36,36 +36,6 @@ DARK = {
     "border-color2": "#424242",
     "brand-color1": "#1976d2",
 }
-_KERNEL = """
-const script = SCENARIO;
-window.said = [];
-const answer = (verb, args) => {
-  if (verb === "nodes") return {nodes: Object.fromEntries(args.ids.filter(id => script.nodes.has(id)).map(id =>
-    [id, {tokens: script.nodes.get(id).length, text: script.texts[id], locked_by: []}]))};
-  if (verb === "prompt") return script.partings[args.rid] ?? {same: "", prompt: "", cached: "", cached_node: 0};
-  if (verb === "holders") return {sessions: [{sid: "c1.s7", tokens: 510, cached: 510, node: 2, active: "", text: "system You review"}]};
-  return {};
-};
-const listeners = [];
-const values = {key: "test/main", engine: "main", data: {}};
-const model = {
-  get: name => values[name],
-  send(content) {
-    window.said.push(content);
-    if (content.k !== "ask") return;
-    setTimeout(() => listeners.forEach(f => f({k: "answer", id: content.id, data: answer(content.verb, content.args)}, [])), 0);
-  },
-  on(name, f) { if (name === "msg:custom") listeners.push(f); },
-  off(name, f) { listeners.splice(listeners.indexOf(f), 1); },
-};
-window.unmount = widget.render({model, el: document.querySelector("#place")});
-const store = window.store = globalThis[Symbol.for("sgnb.stores")].stores.get("test/main");
-store.engineState = "running";
-store.load(script.picture);
-window.script = script;
-window.feed = () => { store.feedEvents(script.events, {time: script.time}); store._tell("data"); };
-window.feed();
-"""
 
 
 def open_view(
@@ -92,7 +62,12 @@ def open_view(
         '--jp-ui-font-family:"DejaVu Sans",sans-serif;--jp-code-font-family:"DejaVu Sans Mono",monospace}'
         f'{css}</style><body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
     )
-    page.add_script_tag(content=f"{script}\n{made}\n{_KERNEL.replace('SCENARIO', scenario)}", type="module")
+    kernel = (
+        (ROOT / "tests/js/fake_kernel.js")
+        .read_text()
+        .replace("const script = SCENARIO", f"const script = {scenario}")
+    )
+    page.add_script_tag(content="\n".join([script, made, kernel]), type="module")
     page.wait_for_selector('.sgnb-view[data-ready="1"]')
     return page
 
