@@ -918,8 +918,10 @@ class InputEvent(Wire, frozen=True, kw_only=True, tag="input"):
     step: int
     """Forward passes begun before."""
     kind: InputKind
+    landed: int = 0
+    """Forward passes whose results were known; with ``during`` the last of them is not taken yet, or not known."""
     during: bool = False
-    """It came while pass ``step`` ran, and was handled before its results."""
+    """It came while results were waited for, and was handled before they were taken."""
     client: int = 0
     sid: str = ""
     rid: str = ""
@@ -946,7 +948,7 @@ class OutputEvent(Wire, frozen=True, kw_only=True, tag="output"):
     rid: str
     type: FinishType
     step: int = 0
-    """Forward passes begun before its end."""
+    """The last pass it was in; -1: none."""
     ids: bytes = b""
     """A mark for each token that was drawn."""
     kept: int = 0

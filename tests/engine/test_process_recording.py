@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -14,6 +15,9 @@ import sgnb
 from sgnb.backends.connection import Address
 from sgnb.backends.engine import Engine
 from sgnb.backends.process import read_folder, runtime_root
+from sgnb.engine.scheduler.simulate.cost import fit
+from sgnb.engine.scheduler.simulate.play import differences, play, replay
+from sgnb.engine.scheduler.simulate.script import from_recording
 from sgnb.errors import EngineError, RecordingError
 from sgnb.messages import InputEvent, StepEvent
 from sgnb.recording import open_recording
@@ -158,3 +162,38 @@ def test_an_engine_that_dies_leaves_a_recording_that_can_be_read(tmp_path, caplo
     recording = open_recording(recorder.path)
     assert recording.gaps() == [] and list(recording.events())
     engine.shutdown()
+
+
+@sgnb.function
+def branches(s, topic):
+    s += f"Some words about {topic}, and then a list of things that one may say: "
+    arms = s.fork(3)
+    for at, arm in enumerate(arms):
+        arm += f"{at}. " + sgnb.gen("thing", max_tokens=20, stop=["e "])
+    arms.join()
+    s += sgnb.select("choice", [" good", " bad", " neither of them"])
+    s += sgnb.gen("end", max_tokens=30)
+
+
+def test_a_recorded_run_is_simulated_batch_by_batch(tmp_path):
+    """Through whole processes: chunks, retractions, forks, selects and aborts at any moment."""
+    limits = {"max_total_tokens": 700, "chunked_prefill_size": 24, "schedule_conservativeness": 0.1}
+    engine = sgnb.launch(runner="stub", name="recording-exact", stub_step_seconds=0.001, **limits)
+    with engine, engine.record(tmp_path / "run.sgnb"):
+        runs = [branches.run_async(topic=f"topic {n % 3}", backend=engine) for n in range(8)]
+        prompts = [f"Tell me all of {n % 4} and more" for n in range(16)]
+        engine.generate(prompts, sampling_params={"max_new_tokens": 60, "temperature": 0.0})
+        engine.abort_all()
+        for run in runs:
+            with contextlib.suppress(sgnb.SgnbError):  # most were aborted
+                run.result(30)
+    script = from_recording(open_recording(tmp_path / "run.sgnb"))
+    played = replay(script)
+    assert differences(script.steps, played.events) == [] and played.followed
+    assert len(script.steps) > 60 and played.retractions > 0
+    kinds = {row.kind for step in script.steps for row in step.rows}
+    assert {"prefill", "decode", "score"} <= kinds
+    cost = fit(script.steps)
+    assert cost.fixed > 0.0005 and cost.error < 1.0
+    free = play(script, cost)
+    assert abs(free.generated_tokens - played.generated_tokens) <= 0.05 * played.generated_tokens

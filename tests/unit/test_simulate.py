@@ -45,6 +45,9 @@ def test_a_recorded_run_is_reproduced_step_by_step(tmp_path, seed):
         {"schedule_policy": "lof", "chunked_prefill_size": -1, "prefill_decode_interval": 3},
         {"schedule_policy": "fcfs", "disable_radix_cache": True},
         {"radix_eviction_policy": "lfu", "allocator_order": "lowest"},
+        {"page_size": 4, "max_total_tokens": 320},
+        {"enable_overlap": True},
+        {"enable_overlap": True, "enable_mixed_chunk": True, "page_size": 2},
     ],
     ids=str,
 )

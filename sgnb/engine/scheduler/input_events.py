@@ -157,6 +157,7 @@ class InputRecorder:
             InputEvent(
                 time=scheduler.clock(),
                 step=scheduler.meter.forward_steps,
+                landed=scheduler.meter.forward_steps - len(scheduler.flights),
                 during=scheduler.recorder.between,
                 **told,
             )
@@ -236,7 +237,7 @@ class InputRecorder:
                 time=self._scheduler.clock(),
                 rid=req.rid,
                 type=req.finish_reason.type,
-                step=self._scheduler.meter.forward_steps,
+                step=req.last_step,
                 ids=self.after(req.prompt, req.output_ids),
                 kept=len(kept),
                 scores=[option.logprobs for option in choice.options] if choice is not None else [],

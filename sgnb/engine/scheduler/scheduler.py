@@ -215,6 +215,7 @@ class Scheduler:
         """Wait for the oldest step in flight and process its result. A step that fails takes its requests with it; a runner
         that is gone (EngineDied) takes the engine."""
         self._landing = True
+        self.recorder.landing()
         self.pulse.enter("compute", self.flights[0].step, len(self.reqs))
         try:
             ran = self.driver.collect()
@@ -222,6 +223,7 @@ class Scheduler:
             raise
         except Exception as error:
             flight = self.flights.popleft()
+            self.recorder.between = False
             log.exception("step %d failed", flight.step)
             for req in flight.live_reqs():
                 self.results.fail(req, "runner", f"step {flight.step} failed: {error!r}")
@@ -231,7 +233,6 @@ class Scheduler:
         flight = self.flights.popleft()
         began = time.perf_counter()
         self.pulse.enter("process", flight.step, len(self.reqs))
-        self.recorder.computed()
         self._recv_requests()
         wasted = flight.batch.wasted
         self.results.process(flight.batch, ran.output)

@@ -187,7 +187,7 @@ class ScoreBatch:
             prefix_locs=[row.prefix for row in rows],
             sample=[False] * count,
             params=[_GREEDY] * count,
-            seeds=[0] * count,
+            seeds=[row.req.seed for row in rows],
             positions_drawn=[0] * count,
             banned=[[]] * count,
             score_targets=[row.targets for row in rows],

@@ -135,8 +135,8 @@ class StepRecorder:
             self._runs += runs_of(req.rid, batch.fresh[row], kind)
         return rows
 
-    def computed(self) -> None:
-        """The runner has answered."""
+    def landing(self) -> None:
+        """The results of a step are waited for: what comes now is handled before they are taken."""
         self.between = True
 
     def processed(self, draft: Draft, ran: Ran, process_seconds: float, wasted: int) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from sgnb.config import EngineArgs, with_objective
 from sgnb.engine.mem_cache.base import IntArray
+from sgnb.engine.model_executor.drivers import Ran
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.engine.scheduler.simulate.cost import CostModel
 from sgnb.engine.scheduler.simulate.runner import SimulatedRunner, VirtualClock
@@ -228,25 +229,31 @@ def play(
 def replay(script: Script, cost: CostModel | None = None) -> Played:
     """Give every input at the pass at which it came; with the recorded settings the batches are the recorded ones."""
     player = _Player(script, cost or CostModel(), {}, keep_steps=True)
-    inputs = script.inputs
+    player.runner.exact = True
+    inputs, scheduler = script.inputs, player.scheduler
+    collect = scheduler.driver.collect
     at = 0
 
-    def during(_: int) -> None:
+    def give(place: int, *, during: bool) -> None:
         nonlocal at
-        step = player.scheduler.meter.forward_steps
         while at < len(inputs) and (
-            inputs[at].step < step or (inputs[at].step == step and inputs[at].during)
+            inputs[at].place < place or (inputs[at].place == place and inputs[at].during >= during)
         ):
             player.give(inputs[at].message)
             at += 1
 
-    player.runner.on_step, player.runner.exact = during, True
+    def place() -> int:
+        return 2 * scheduler.meter.forward_steps - len(scheduler.flights)
+
+    def collect_with_inputs() -> Ran:
+        ran = collect()
+        give(place() + 1, during=True)
+        return ran
+
+    scheduler.driver.collect = collect_with_inputs  # type: ignore[method-assign]
     while True:
-        begun = player.scheduler.meter.forward_steps
-        while at < len(inputs) and inputs[at].step <= begun:
-            player.give(inputs[at].message)
-            at += 1
-        if player.scheduler.idle:
+        give(place(), during=False)
+        if scheduler.idle:
             if at >= len(inputs):
                 break
             player.played.followed = False

@@ -25,7 +25,7 @@ class VirtualClock:
 
 
 class SimulatedRunner(BaseRunner):
-    """See the module. ``on_step`` is called in each pass, with its number; ``on_abort`` for a request that was aborted after
+    """See the module. ``on_abort`` is called for a request that was aborted after
     as many tokens as it has drawn now."""
 
     vocab_size = (1 << 31) - 1
@@ -42,7 +42,6 @@ class SimulatedRunner(BaseRunner):
         self.context_length = script.context_length
         self.max_total_tokens = max_total_tokens
         self.max_running = max_running
-        self.on_step: Callable[[int], None] = lambda step: None
         self.on_abort: Callable[[str], None] = lambda rid: None
         self.exact = False
         """Rows go bad in the very pass in which they did; else when the request has drawn as much as it had."""
@@ -74,7 +73,6 @@ class SimulatedRunner(BaseRunner):
             bad = [
                 row for row, seed in enumerate(batch.seeds) if self._goes_bad(self._output(seed), batch.step)
             ]
-        self.on_step(batch.step)
         return ModelWorkerOutput(
             step=batch.step,
             next_token_ids=ids,
@@ -83,8 +81,8 @@ class SimulatedRunner(BaseRunner):
             forward_seconds=seconds,
             sample_seconds=0.0,
             scores=[
-                self._score(targets, batch.step) if targets is not None else None
-                for targets in batch.score_targets
+                self._score(batch, row, targets) if targets is not None else None
+                for row, targets in enumerate(batch.score_targets)
             ],
         )
 
@@ -129,13 +127,13 @@ class SimulatedRunner(BaseRunner):
         # Nobody knows what it would have drawn: something that no other request draws.
         return (seed * 1_000_003 + position * 7_919) % (1 << 30)
 
-    def _score(self, targets: list[int], step: int) -> list[float] | None:
+    def _score(self, batch: ModelWorkerBatch, row: int, targets: list[int]) -> list[float] | None:
         """Values of an option's row, which ends with the option's own tokens."""
-        known = self._script.scores.get(targets[-1]) if targets else None
+        known = self._script.scores.get((batch.seeds[row], targets[-1])) if targets else None
         if (
             known is not None
             and known.output.ends == "error"
-            and (not self.exact or step >= known.output.step)
+            and (not self.exact or batch.step >= known.output.step)
         ):
             return None
         if known is None:

@@ -51,13 +51,13 @@ _ENDED_BY_TOKEN = frozenset({"eos", "stop", "grammar"})
 @dataclass(slots=True)
 class Input:
     """One message. It comes at ``at`` seconds or, with ``after``, ``delay`` seconds after the last of those requests ended;
-    played step by step, once ``step`` passes have begun (``during``: while that pass runs)."""
+    replayed, once as many passes have begun and landed as had (``place``: their sum)."""
 
     message: SchedulerInput
     at: float = 0.0
     after: tuple[str, ...] = ()
     delay: float = 0.0
-    step: int = 0
+    place: int = 0
     during: bool = False
 
 
@@ -71,7 +71,7 @@ class Output:
     ended: float = 0.0
     """When it ended, in seconds from the beginning."""
     step: int = 0
-    """The pass in which it ended."""
+    """The last pass it was in."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Scores:
 
 @dataclass
 class Script:
-    """See the module. ``outputs`` are found by a request's seed, ``scores`` by an option's last mark."""
+    """See the module. ``outputs`` are found by a request's seed, ``scores`` by a select's seed and an option's last mark."""
 
     name: str
     args: EngineArgs
@@ -94,7 +94,7 @@ class Script:
     max_total_tokens: int
     inputs: list[Input] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
-    scores: dict[int, Scores] = field(default_factory=dict)
+    scores: dict[tuple[int, int], Scores] = field(default_factory=dict)
     derived: dict[int, Output] = field(default_factory=dict)
     """Of selects, by the seed that the scheduler gives them."""
     snapshot: Snapshot | None = None
@@ -210,7 +210,7 @@ class _Reader:
                 priority=req.priority,
                 output=out,
             )
-            self._add(message, self._snapshot.time, self._snapshot.step, sid=req.sid)
+            self._add(message, self._snapshot.time, 2 * self._snapshot.step, sid=req.sid)
             self._note_end(req.sid, req.rid)
 
     # ------------------------------------------------------------ events
@@ -243,7 +243,7 @@ class _Reader:
                         priority=0,
                         output=Output(event.rid),
                     )
-                    self._add(message, event.time, event.step, event.during)
+                    self._add(message, event.time, event.step + event.landed, event.during)
                     return
                 message = made
             case "close":
@@ -255,7 +255,7 @@ class _Reader:
             case _:
                 args = {**event.knobs, **({"sid": sid} if sid else {})}
                 message = SchedulerControl(client=event.client, id=0, verb=event.kind, args=args)
-        self._add(message, event.time, event.step, event.during, sid)
+        self._add(message, event.time, event.step + event.landed, event.during, sid)
         if event.kind in ("decode", "select"):
             self._note_end(sid, event.rid)
 
@@ -273,7 +273,7 @@ class _Reader:
             self._ended.setdefault(sid, []).append((out.time, rid))
 
     def _add(
-        self, message: SchedulerInput, time: float, step: int, during: bool = False, sid: str = ""
+        self, message: SchedulerInput, time: float, place: int, during: bool = False, sid: str = ""
     ) -> None:
         """A message waits for the newest end in its session's family that came before it."""
         ends = [
@@ -286,7 +286,7 @@ class _Reader:
                 at=max(0.0, time - self._begin),
                 after=(rid,) if rid else (),
                 delay=time - ended if rid else 0.0,
-                step=step,
+                place=place,
                 during=during,
             )
         )
@@ -365,13 +365,14 @@ class _Reader:
         out = self._outputs.get(event.rid)
         output = self._output(event.rid)
         # A select's parameters are the scheduler's own, and so is its seed.
-        self._script.derived[derive_seed(self._script.args.random_seed, event.rid)] = output
+        seed = derive_seed(self._script.args.random_seed, event.rid)
+        self._script.derived[seed] = output
         self._script.add_output(output)
         for at, option in enumerate(options):
             conditional = out.scores[at] if out is not None and at < len(out.scores) else [-1.0 - at]
             alone = out.unconditional[at] if out is not None and at < len(out.unconditional) else [0.0]
             if option:
-                self._script.scores[option[-1]] = Scores(len(option), conditional, alone, output)
+                self._script.scores[seed, option[-1]] = Scores(len(option), conditional, alone, output)
         return SessionSelect(
             rid=event.rid,
             sid=event.sid,
@@ -433,7 +434,7 @@ def freely(inputs: Iterable[Input], outputs: Iterable[Output]) -> Iterator[Input
 
 def _with_message(given: Input, message: SchedulerInput) -> Input:
     """The same place and time, another message."""
-    return Input(message, given.at, given.after, given.delay, given.step, given.during)
+    return Input(message, given.at, given.after, given.delay, given.place, given.during)
 
 
 def without_knobs(given: Input, fixed: frozenset[str]) -> Input | None:

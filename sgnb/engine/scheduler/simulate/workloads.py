@@ -17,6 +17,7 @@ import random
 from collections.abc import Callable
 
 from sgnb.config import EngineArgs
+from sgnb.engine.scheduler.req import derive_seed
 from sgnb.engine.scheduler.simulate.script import END, Input, Output, Scores, Script, plain_params
 from sgnb.errors import LimitError
 from sgnb.messages import (
@@ -181,10 +182,11 @@ class _Writer:
         rid = f"c1.r{self._requests}"
         options = [self._tokens(length) for length in lengths]
         output = Output(rid, ends="stop")
+        seed = derive_seed(self._script.args.random_seed, rid)
         self._script.add_output(output)
         for option in options:
             scores = [-1.0 - self._rng.random()] * len(option)
-            self._script.scores[option[-1]] = Scores(len(option), scores, [0.0] * len(option), output)
+            self._script.scores[seed, option[-1]] = Scores(len(option), scores, [0.0] * len(option), output)
         message = SessionSelect(
             rid=rid, sid=sid, client=1, ids=ids, options=options, method="token_length_normalized"
         )
