@@ -171,7 +171,7 @@ def shown(case: Case) -> str:
 
 
 def page() -> str:
-    """``docs/errors.md``."""
+    """``docs/errors.md``. Cells stand in plain fences: formatters rewrite what they take for Python."""
     count = sum(map(len, CATALOGUE.values()))
     out = [
         "# Errors\n",
@@ -181,7 +181,7 @@ def page() -> str:
     for title, cases in CATALOGUE.items():
         out.append(f"## {title}\n")
         for name, case in cases.items():
-            code = f"```python\n{case.text}\n```\n" if case.text else "An empty cell.\n"
+            code = f"```text\n{case.text}\n```\n" if case.text else "An empty cell.\n"
             out.append(f"### {name}\n\n{code}\n```text\n{shown(case)}\n```\n")
     return "\n".join(out)
 
