@@ -79,7 +79,7 @@ class SplitsWithoutLock(RadixCache):
 
 class ByCreation(EvictionQueue):
     def order(self, node):
-        return (node.soft_ref > 0, 0, node.id, node.id)
+        return (node.soft_ref > 0) * 1_000_000 + node.id
 
 
 class EvictsByCreation(RadixCache):

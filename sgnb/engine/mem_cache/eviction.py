@@ -17,6 +17,11 @@ from collections.abc import Iterable
 from sgnb.engine.mem_cache.tree_node import HeapKey, TreeNode
 
 
+_AGES = 1 << 48
+"""More than a tree counts accesses or nodes in years."""
+_SOFT = 1 << 64
+
+
 class EvictionQueue:
     """See the module. Entries may be out of date: keys only grow with use, so an old entry is a lower bound, and ``pop``
     corrects it when it comes up."""
@@ -27,19 +32,18 @@ class EvictionQueue:
         self._pushes = 0
 
     def order(self, node: TreeNode) -> HeapKey:
-        """Smallest goes first; grows with use only, as the heap needs it."""
-        if self.policy == "lru":
-            return (node.soft_ref > 0, 0, node.last_access, node.id)
-        rank, used = 0, node.last_access
+        """Smallest goes first; grows with use only, as the heap needs it. One number, since a heap compares it often: soft
+        reference, then rank, then age, each in bits of its own."""
+        rank, age = 0, node.last_access
         if self.policy == "lfu":
             rank = node.hits
         elif self.policy == "slru":
-            rank = int(node.hits > 1)
+            rank = node.hits > 1
         elif self.policy == "priority":
             rank = node.priority
-        else:
-            used = 0  # fifo
-        return (node.soft_ref > 0, rank, used, node.id)
+        elif self.policy == "fifo":
+            age = node.id
+        return ((_SOFT if node.soft_ref else 0) + rank) * _AGES + age
 
     def push(self, node: TreeNode) -> None:
         """Enter an unlocked leaf, unless an entry that is due no later is there already."""
@@ -59,7 +63,7 @@ class EvictionQueue:
             if key != node.heap_key:
                 continue  # superseded by a smaller entry
             node.heap_key = None
-            if not node.evictable:
+            if node.children or node.lock_ref or node.pin_ref or not node.alive:
                 continue  # comes back when it is an unlocked leaf again
             if self.order(node) > key:
                 self.push(node)  # used since it was pushed

@@ -26,9 +26,10 @@ class MissLog:
 
     def note(self, parent: TreeNode, first: First, how: str) -> None:
         """A child of ``parent`` leaves the tree; ``how``: ``evicted`` or ``flushed``."""
-        self._gone[place_of(parent), first] = how
-        if len(self._gone) > _REMEMBERED:
-            self._gone.popitem(last=False)
+        gone = self._gone
+        gone[place_of(parent), first] = how
+        if len(gone) > _REMEMBERED:
+            gone.popitem(last=False)
 
     def forget(self, parent: TreeNode, first: First) -> None:
         """It is there again."""

@@ -328,11 +328,11 @@ class RadixCache(BasePrefixCache):
     def _remove(self, node: TreeNode) -> IntArray:
         """Take an unlocked leaf out of the tree; returns its slots, which the caller frees."""
         parent = node.parent
-        assert parent is not None and node.evictable, "only an unlocked leaf is removed"
+        assert parent is not None and not node.children, "only a leaf is removed"
         slots = node.value
         count = len(slots)
         flushed = self._flushing or node.doomed
-        self.last_eviction = not flushed and self._wanted <= count
+        self.last_eviction = self._wanted <= count and not flushed
         self._wanted -= count
         if self.on_change is not None:
             self.on_change("flush" if flushed else "evict", node)
@@ -343,10 +343,11 @@ class RadixCache(BasePrefixCache):
         node.alive = False
         node.key = node.value = _EMPTY
         parent.soft_ref += node.soft_ref
-        if parent.parent is None:
-            self._forget_root(parent)
-        elif not parent.children:
-            self._queue.push(parent)
+        if not parent.children:
+            if parent.parent is None:
+                self._forget_root(parent)
+            else:
+                self._queue.push(parent)
         return slots
 
     # ------------------------------------------------------------ name spaces and books

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sgnb.engine.mem_cache.base import IntArray
 
-HeapKey = tuple[bool, int, int, int]
+HeapKey = int
 First = int | bytes
 """What tells the children of a node apart: their first token, or with larger pages the bytes of their first page."""
 
