@@ -9,7 +9,7 @@ from random_load import EVICTIONS, PAGES, POLICIES, Load
 
 CASES = 60
 """Loads of 14 requests in the short version."""
-TINY_CASES = 250
+TINY_CASES = 100
 
 
 def settings_of(rng: random.Random) -> dict:

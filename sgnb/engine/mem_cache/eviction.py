@@ -16,7 +16,6 @@ from collections.abc import Iterable
 
 from sgnb.engine.mem_cache.tree_node import HeapKey, TreeNode
 
-
 _AGES = 1 << 48
 """More than a tree counts accesses or nodes in years."""
 _SOFT = 1 << 64

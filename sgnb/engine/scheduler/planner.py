@@ -102,6 +102,7 @@ class Planner:
             [*scheduler.running_batch, *scheduler.scoring],
             scheduler.ratio.value,
             scheduler.admissible,
+            scheduler.waiting_queue,
         )
         for flight in scheduler.flights:
             adder.lead(flight.prompts())

@@ -14,12 +14,16 @@ The first request that does not fit ends the pass: nobody behind it is let past,
 
 In-batch sharing: a request that has ``MIN_SHARED`` tokens more in common with one that is in prefill than with the cache
 waits for that one (its leader). Nothing is remembered of it: each pass looks anew, so it goes on as soon as the leader is
-no longer in prefill, for whatever reason.
+no longer in prefill, for whatever reason. Waiting costs the followers a step; so what counts is what all of them save: arms
+of one fork wait for as many common tokens as make up ``MIN_SHARED`` together (eight arms: 4), and none computes in vain
+what the fork left to compute.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable
 
 from sgnb.config import EngineArgs
 from sgnb.engine.mem_cache.base import BaseAllocator, IntArray, common_length
@@ -81,6 +85,7 @@ class PrefillAdder:
         running: list[Req],
         ratio: float,
         rows: int,
+        waiting: Iterable[Req] = (),
     ) -> None:
         self.reqs: list[Req] = []
         self.extend_lens: list[int] = []
@@ -99,6 +104,8 @@ class PrefillAdder:
         self._chunk = max(args.chunked_prefill_size, page) if args.chunked_prefill_size > 0 else None
         self._planned = 0
         self._leaders: dict[tuple[str, bytes], list[Req]] = {}
+        self._relatives: dict[object, list[Req]] = {}
+        self._kin = Counter(req.family for req in waiting if req.family is not None)
         self._reserved = sum(req.kv.lack(_expected(req, ratio)) for req in running)
 
     @property
@@ -136,21 +143,26 @@ class PrefillAdder:
         for req in reqs:
             if len(req.prompt) > MIN_SHARED:
                 self._leaders.setdefault((req.kv.extra_key, _opening(req.prompt)), []).append(req)
+            if req.family is not None:
+                self._relatives.setdefault(req.family, []).append(req)
 
     def leader_of(self, req: Req) -> Req | None:
         """The request in prefill whose prefix is worth waiting for."""
-        if self._cache.disabled or not self._leaders:
+        if self._cache.disabled or not (self._leaders or self._relatives):
             return None
         ids = req.fill_ids()
-        found = self._leaders.get((req.kv.extra_key, _opening(ids)), ())
+        kin = self._relatives.get(req.family, ()) if req.family is not None else ()
+        found = [*self._leaders.get((req.kv.extra_key, _opening(ids)), ()), *kin]
+        if not found:
+            return None
         shared = [
             (common_length(leader.prompt[: leader.prefill_len], ids[:-1], 0), leader) for leader in found
         ]
         length, leader = max(shared, key=lambda pair: pair[0], default=(0, None))
         length -= length % self._allocator.page_size
-        if length < MIN_SHARED or length - self._cache.peek(ids[:-1], req.kv.extra_key).length < MIN_SHARED:
-            return None
-        return leader
+        followers = self._kin[req.family] if leader in kin else 1
+        saved = length - self._cache.peek(ids[:-1], req.kv.extra_key).length
+        return leader if saved * max(followers, 1) >= MIN_SHARED else None
 
     def note_suspended(self, req: Req, ratio: float) -> None:
         """A running request made room: its row is free and what it held can be evicted."""

@@ -133,6 +133,11 @@ class Req:
         return len(self.prompt) + len(self.output_ids)
 
     @property
+    def family(self) -> object | None:
+        """What its session shares with those it was forked from or into."""
+        return self.session.family if self.session is not None else None
+
+    @property
     def draws(self) -> bool:
         """True for a generation."""
         return self.selection is None and not self.background

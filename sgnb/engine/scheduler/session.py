@@ -34,6 +34,7 @@ class Session:
         "computed",
         "error",
         "extra_key",
+        "family",
         "ids",
         "sid",
     )
@@ -48,6 +49,8 @@ class Session:
         """Ids whose KV its last request, or the one before a fork, had at its end; whole pages of them are cached."""
         self.error: ErrorInfo | None = None
         """Set when its ids can no longer be trusted; every later decode fails with it."""
+        self.family: object | None = None
+        """Shared by all that came of one fork, and of forks of these."""
         self._cache = cache
         self._node: TreeNode | None = None
         self._pinned: TreeNode | None = None
@@ -63,6 +66,7 @@ class Session:
         child.ids = array("i", self.ids)
         child.error = self.error
         child.computed = self.computed
+        child.family = self.family = self.family or object()
         child.refer_to(self._node)
         return child
 
