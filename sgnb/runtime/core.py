@@ -269,6 +269,13 @@ class Core:
         self.eager = self.body_done = True
         self.append_event(RunStarted(branch or "state", self.cell, self.backend.model_name))
 
+    def end_if_idle(self) -> None:
+        """End a run without a body that waits for nothing: a later cell goes on with its states, and shows them."""
+        if self.body_done and not self.finished:
+            self.flush()
+            if not self.pending and not self.held:
+                self.finish_if_over()
+
     def elsewhere(self) -> bool:
         """True when the body is still being executed, and not by the code that asks."""
         return not self.body_done and current_core() is not self

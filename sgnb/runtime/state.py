@@ -165,8 +165,10 @@ class State(Turns):
             if self._refused > MAX_REFUSED:
                 self.failure.throw()
             return None
+        running = current_core()
+        if running is not None and running is not self.core:
+            self.core.end_if_idle()
         if self.core.finished:
-            running = current_core()
             if running is None or running.backend.carrier is not self.backend.carrier:
                 running = Core(self.backend, title="state", defaults=self.core.defaults)
             self._move(running)

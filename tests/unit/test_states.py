@@ -11,6 +11,7 @@ import sgnb as sgl
 from sgnb.backends.mock import HANG, MockBackend
 from sgnb.errors import ProgramError, RequestError, SgnbError
 from sgnb.lang.instruction import Init
+from sgnb.runtime.events import TextAppended
 from sgnb.runtime.run import run_cell
 
 
@@ -255,3 +256,24 @@ def test_what_cannot_be_saved_is_named(backend, tmp_path):
         begin.run(backend=failing).save(tmp_path / "x.json")
     assert not list(tmp_path.iterdir())
     failing.shutdown()
+
+
+def test_a_cell_shows_what_it_appends_after_a_mark_or_a_fork_outside_of_cells():
+    backend = MockBackend("v")
+    first = run_cell("s += 'a' + gen('x')", cell_name="1", user_ns={}, backend=backend)
+    first.drive()
+    state = first.state
+    mark = state.mark()
+    for number, back in enumerate((False, True)):
+        if back:
+            state.rewind(mark)
+        run = run_cell(
+            "chat += user('again') + gen('y')",
+            cell_name=f"{number}",
+            user_ns={"chat": state},
+            backend=backend,
+        )
+        run.drive()
+        texts = [e.event.text for e in run.log.since(0) if isinstance(e.event, TextAppended)]
+        assert texts == ["again"] and state["y"] == "v"
+    backend.shutdown()
