@@ -1,8 +1,9 @@
 """Every notebook of the project runs from top to bottom, and the stored outputs are the ones that come.
 
 Strict: static display, deterministic engine, each output compared (cells tagged ``nbval-ignore-output`` show times or
-the state of the machine). Lax: with widgets, as a reader runs it. The stored outputs can be the same on every machine
-only where the model does not hesitate between two tokens, so that is measured too.
+the state of the machine). Lax: the quickstart with widgets, in the precision a reader has; the others run with widgets all
+in one kernel on one engine, where it is also measured that the model never hesitates between two tokens or two options: only
+then are the stored outputs the same on every machine.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+QUICKSTART = ROOT / "notebooks/quickstart.ipynb"
 CELL_SECONDS = 180
 LEAST_GAP = 1e-3
 
@@ -34,9 +36,11 @@ core.meta_info = spy
 """
 REPORT = """
 for meta in metas:
-    for step in meta["output_top_logprobs"]:
-        best, second = sorted((float(top[0]) for top in step), reverse=True)[:2]
-        print(best - second)
+    rows = [[float(top[0]) for top in step] for step in meta.get("output_top_logprobs", [])]
+    for row in [*rows, meta.get("scores", [])]:
+        if len(row) > 1:
+            best, second = sorted(row, reverse=True)[:2]
+            print(best - second)
 """
 
 
@@ -54,9 +58,8 @@ def test_stored_outputs_are_the_ones_that_come(path: Path) -> None:
     nbval("--nbval", path, SGNB_DISPLAY="static", SGNB_DETERMINISTIC="1")
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_with_widgets(path: Path) -> None:
-    nbval("--nbval-lax", path)
+def test_quickstart_runs_with_widgets() -> None:
+    nbval("--nbval-lax", QUICKSTART)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -76,18 +79,25 @@ def test_notebook_is_stored_clean(path: Path) -> None:
                 assert "application/vnd.jupyter.widget-view+json" not in output.data
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_model_never_hesitates_between_two_tokens(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SGNB_DISPLAY", "static")
+def test_model_never_hesitates_and_all_run_with_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGNB_DETERMINISTIC", "1")
-    notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
-        cell.source = cell.source.replace(
-            "temperature=0", "temperature=0, return_logprob=True, top_logprobs_num=2"
-        )
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(SPY))
-    notebook.cells.append(nbformat.v4.new_code_cell(REPORT))
+    monkeypatch.delenv("SGNB_DISPLAY", raising=False)
+    cells = [nbformat.v4.new_code_cell(SPY)]
+    for path in NOTEBOOKS:
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type != "code" or cell.source.startswith("%sgl stop"):
+                continue  # one engine serves them all; a second %sgl launch finds it running
+            cell.source = cell.source.replace(
+                "temperature=0", "temperature=0, return_logprob=True, top_logprobs_num=2"
+            )
+            cells.append(nbformat.v4.new_code_cell(cell.source))
+        cells.append(nbformat.v4.new_code_cell(REPORT + "metas.clear()"))
+    notebook = nbformat.v4.new_notebook(cells=cells)
     NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3").execute()
-    gaps = [float(line) for line in notebook.cells[-1].outputs[0].text.split()]
-    assert len(gaps) >= 20
-    assert min(gaps) > LEAST_GAP
+    reports = [cell for cell in notebook.cells if cell.source.startswith(REPORT)]
+    for path, report in zip(NOTEBOOKS, reports, strict=True):
+        gaps = [float(line) for line in report.outputs[0].text.split()]
+        assert len(gaps) >= 20, path.stem
+        assert min(gaps) > LEAST_GAP, path.stem
+    shown = [output for cell in notebook.cells for output in cell.outputs if "data" in output]
+    assert any("application/vnd.jupyter.widget-view+json" in output.data for output in shown)
