@@ -23,6 +23,10 @@ MODEL = "smollm2-135m-instruct"
 ON_THE_MODEL = {
     "test_mt_bench": (),
     "test_select": (False,),
+    "test_decode_json": (),
+    "test_decode_json_regex": (),
+    "test_dtype_gen": (),
+    "test_regex": (),
     "test_expert_answer": (False,),
     "test_parallel_decoding": (),
     "test_parallel_encoding": (False,),
@@ -32,9 +36,6 @@ ON_THE_MODEL = {
     "test_gen_min_new_tokens": (),
 }
 """Name → arguments. ``False``: any of the options will do, as SGLang's own suite asks of a small model."""
-TYPES_TO_COME = (
-    "test_decode_int", "test_decode_json", "test_decode_json_regex", "test_dtype_gen", "test_regex",
-)  # fmt: skip
 NOT_RUN = {"test_image_qa": "vision", "test_completion_speculative": "network"}
 
 
@@ -59,6 +60,7 @@ ON_THE_SCRIPT = {
         ),
     ),
     "test_select": ((True,), ["True", "False", "Unknown"]),
+    "test_decode_int": ((), {"hours": "24 ", "days": "365\n"}),
     "test_expert_answer": ((), {"expert": " a Parisian.", "answer": "Paris."}),
     "test_parallel_encoding": ((), {"answer": " Noah is."}),
     "test_tool_use": ((), {"expression": "257 * 983) = "}),
@@ -87,7 +89,7 @@ def engine():
 def test_every_program_of_the_file_is_accounted_for():
     tree = ast.parse(FILE.read_text(encoding="utf-8"))
     found = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert found == ON_THE_MODEL.keys() | ON_THE_SCRIPT.keys() | NOT_RUN.keys() | {*TYPES_TO_COME}
+    assert found == ON_THE_MODEL.keys() | ON_THE_SCRIPT.keys() | NOT_RUN.keys()
 
 
 @pytest.mark.parametrize("name", ON_THE_MODEL)
@@ -106,16 +108,6 @@ def test_on_a_scripted_model(programs, name):
     finally:
         sgnb.set_default_backend(None)
         backend.shutdown()
-
-
-@pytest.mark.parametrize("name", TYPES_TO_COME)
-def test_constraints_are_refused_until_they_are_carried_out(programs, name):
-    backend = MockBackend()
-    sgnb.set_default_backend(backend)
-    with pytest.raises(ProgramError, match="comes in a later version"):
-        getattr(programs, name)()
-    sgnb.set_default_backend(None)
-    backend.shutdown()
 
 
 def test_vision_is_refused_with_a_sentence(programs):

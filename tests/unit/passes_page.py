@@ -34,27 +34,35 @@ def merge_forks(s):
     one, two = s.fork(1)[0], s.fork(1)[0]
     one += " One:" + sgl.gen("x")
     two += " Two:" + sgl.gen("x")
+    return one["x"] + two["x"]
 
 
 def share_generations(s):
-    for arm in s.fork(2):
-        arm += "Same question, same answer:" + sgl.gen("x", temperature=0)
+    arms = s.fork(2)
+    arms += "Same question, same answer:" + sgl.gen("x", temperature=0)
+    arms.join()
 
 
 def hoist_prefix(s):
-    for i, arm in enumerate(s.fork(2)):
+    arms = s.fork(2)
+    for i, arm in enumerate(arms):
         arm += LONG + f"Tip {i}:" + sgl.gen("tip")
+    arms.join()
 
 
 def commit_prefixes(s):
     s += LONG * 2
-    for i, arm in enumerate(s.fork(2)):
+    arms = s.fork(2)
+    for i, arm in enumerate(arms):
         arm += f"Tip {i}:" + sgl.gen("tip")
+    arms.join()
 
 
 def group_generations(s):
-    for i, arm in enumerate(s.fork(2)):
+    arms = s.fork(2)
+    for i, arm in enumerate(arms):
         arm += f"Tip {i}:" + sgl.gen("tip", max_tokens=8)
+    arms.join()
 
 
 PROGRAMS: dict[str, Callable[..., object]] = {
