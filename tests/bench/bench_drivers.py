@@ -3,7 +3,7 @@
 From the StepEvents of the same load under each setting: the time the model computes, the time it had nothing to do though
 there was work (``exposed``), and tokens a second of both. First on the stub runner, whose step only sleeps (as a GPU does,
 seen from the host), then on a model on this machine's CPU. Settings run in turn, ``--rounds`` times, so that a busy
-machine touches them alike; the middle round counts. ``hidden`` is the share of the inline driver's exposed time that a setting hides.
+machine touches them alike; the middle round counts. ``hidden``: the share of the inline exposed time that a setting hides.
 """
 
 from __future__ import annotations
