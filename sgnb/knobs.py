@@ -294,6 +294,15 @@ _ROWS = (
         choices=("lifo", "lowest"),
         what="free slots are taken last freed first (fast), or lowest numbers first (less scattered)",
     ),
+    Knob(
+        name="defragment_above",
+        kind="number",
+        live=True,
+        low=0,
+        high=1,
+        also=((None, "only on request"),),
+        what="when idle, KV is moved together once more than this share of the free slots lies outside their longest run",
+    ),
 )
 
 KNOBS: dict[str, Knob] = {knob.name: knob for knob in _ROWS}

@@ -133,3 +133,20 @@ def test_random_defragmentation_changes_no_output(page):
         told = rig.told[rid]
         params = {"max_new_tokens": len(told.ids), "ignore_eos": True}
         assert told.ids == alone(prompt, **params).ids
+
+
+def test_an_idle_engine_moves_only_above_the_knob():
+    rig = scattered()
+    rig.drain()
+    before = rig.ask("memory").data
+    assert before["free_runs"] > 1, "off by default"
+    rig.ask("set", defragment_above=1.0)
+    rig.run(20, b"some text")
+    assert rig.ask("memory").data["free_runs"] > 1, "not scattered enough"
+    rig.ask("set", defragment_above=0.0)
+    rig.run(21, b"other text")
+    after = rig.ask("memory").data
+    assert (after["free_runs"], after["fragmentation"]) == (1, 0.0)
+    told = rig.run(22, LONG[1:21], max_new_tokens=4, ignore_eos=True)
+    assert told.meta.cached_tokens > 0
+    assert told.ids == alone(LONG[1:21], max_new_tokens=4, ignore_eos=True).ids

@@ -108,6 +108,11 @@ class BaseAllocator(ABC):
     def fragmentation(self) -> tuple[int, int]:
         """(runs of consecutive free slots, length of the longest)."""
 
+    @property
+    def scattered(self) -> float:
+        """Share of the free slots that lies outside their longest run: 0 when they are one run."""
+        return 1 - self.fragmentation()[1] / self.available if self.available else 0.0
+
     @abstractmethod
     def compact(self, live: int) -> None:
         """Whatever was taken lies in slots ``0 … live - 1`` now, all others are free."""

@@ -37,6 +37,7 @@ class Books:
         if walk:
             # A walk over a tree of 10,000 nodes takes some 30 ms: it may cost one hundredth of the time, not more.
             self.next_walk = started + 100 * (scheduler.clock() - started)
+        scheduler.mover.on_idle()
         scheduler.publish(self.stats())
 
     def stats(self) -> EngineStats:

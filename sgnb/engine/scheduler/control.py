@@ -152,7 +152,7 @@ def _memory(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
         "free": free,
         "free_runs": runs,
         "longest_free_run": longest,
-        "fragmentation": 1 - longest / free if free else 0.0,
+        "fragmentation": scheduler.allocator.scattered,
         "half_filled": scheduler.stats().num_half_filled_tokens,
         "pinned": scheduler.cache.pinned_size,
         "order": scheduler.allocator.order,

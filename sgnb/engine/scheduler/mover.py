@@ -49,6 +49,14 @@ class Mover:
         for msg in asked:
             scheduler.send(SchedulerReply(client=msg.client, id=msg.id, data=data))
 
+    def on_idle(self) -> None:
+        """Nothing runs: a good moment, if free slots are scattered more than the knob allows."""
+        scheduler, above = self._scheduler, self._scheduler.args.defragment_above
+        if above is None or scheduler.flights or scheduler.allocator.scattered <= above:
+            return
+        self.defragment()
+        scheduler.recorder.flush_slots(scheduler.meter.forward_steps)
+
     def defragment(self) -> dict[str, Any]:
         """Move live KV together; nothing may be in flight. How many slots moved, and the runs of free slots, before and
         after."""
