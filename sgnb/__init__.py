@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         user_end,
         video,
     )
+    from sgnb.recording import Recording, open_recording
     from sgnb.runtime.explain import explain, explain_data
     from sgnb.runtime.fork import Group
     from sgnb.runtime.function import SglFunction, function
@@ -72,6 +73,8 @@ __all__ = [
     "ModelFileError",
     "NoEngine",
     "ProgramError",
+    "Recording",
+    "RecordingError",
     "RequestError",
     "Run",
     "SglFunction",
@@ -98,6 +101,7 @@ __all__ = [
     "kv_map",
     "launch",
     "load_state",
+    "open_recording",
     "radix_tree",
     "release_states",
     "select",
@@ -139,6 +143,7 @@ _HOMES = {
         "ModelFileError",
         "NoEngine",
         "ProgramError",
+        "RecordingError",
         "RequestError",
         "SgnbError",
     ),
@@ -163,6 +168,10 @@ _HOMES = {
         "user_begin",
         "user_end",
         "video",
+    ),
+    "sgnb.recording": (
+        "Recording",
+        "open_recording",
     ),
     "sgnb.runtime.explain": (
         "explain",

@@ -235,7 +235,7 @@ def test_settings_are_compared_side_by_side():
     script = make_workload("mixed", requests=60, rate=80.0)
     wanted = settings({"schedule_policy": ["lpm", "fcfs"], "chunked_prefill_size": [64, -1]})
     found = compare(script, CostModel(), wanted)
-    assert found[0].setting == "schedule_policy lpm, chunked_prefill_size 64"
+    assert found[0].setting == "policy lpm, chunk 64"
     assert len(found) == 4 and found[0].steps > found[1].steps, "small chunks make more steps"
     assert found[0].inter_token_p99 < found[1].inter_token_p99, "and shorter waits between tokens"
     shown = table(found)
@@ -277,7 +277,7 @@ def test_the_command_compares_and_checks(tmp_path, capsys):
     assert "batches are the recorded ones" in capsys.readouterr().out
     assert command.main([str(recording.path), "--policy", "lpm,fcfs", "--mixed", "on"]) == 0
     shown = capsys.readouterr().out
-    assert "schedule_policy fcfs, enable_mixed_chunk on" in shown and "fitted from" in shown
+    assert "policy fcfs" in shown and "fitted from" in shown
     assert (
         command.main([str(recording.path), "--max-total-tokens", "500", "--json", "--cost", "1,0.1,0.1"]) == 0
     )

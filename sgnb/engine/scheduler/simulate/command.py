@@ -7,6 +7,7 @@ torch. Parses, says what it does, prints; ``compare`` plays.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,9 @@ def main(argv: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # whoever read it, such as ``head``, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -121,6 +125,9 @@ def _run(options: argparse.Namespace) -> int:
     print(f"{script.name}\ncost of a step: {cost}")
     for note in script.notes:
         print(f"note: {note}")
+    common = ", ".join(f"{name} {values[0]}" for name, values in lists.items() if len(values) == 1)
+    if common:
+        print(f"with {common}")
     print(f"\n{table(found)}")
     return 0
 

@@ -72,7 +72,8 @@ def figures(setting: str, changes: Mapping[str, Any], played: Played) -> Figures
 
 
 def settings(lists: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Every combination of the values given for each knob, by its name for people; LimitError beyond MAX_SETTINGS."""
+    """Every combination of the values given for each knob, named by the knobs that have several. LimitError beyond
+    MAX_SETTINGS."""
     named = {name: values for name, values in lists.items() if values}
     if not named:
         return {"as recorded": {}}
@@ -84,10 +85,26 @@ def settings(lists: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
             f"{count} settings are asked for, at most {MAX_SETTINGS} are compared", hint="Give fewer values."
         )
     out = {}
+    varied = {name for name, values in named.items() if len(values) > 1} or set(named)
     for combination in itertools.product(*named.values()):
         changes = dict(zip(named, combination, strict=True))
-        out[", ".join(f"{name} {_word(value)}" for name, value in changes.items())] = changes
+        words = (
+            f"{_SHORT.get(name, name)} {_word(value)}" for name, value in changes.items() if name in varied
+        )
+        out[", ".join(words)] = changes
     return out
+
+
+_SHORT = {
+    "schedule_policy": "policy",
+    "chunked_prefill_size": "chunk",
+    "page_size": "page",
+    "enable_mixed_chunk": "mixed",
+    "decode_quantum": "quantum",
+    "disable_radix_cache": "cache disabled",
+    "radix_eviction_policy": "eviction",
+    "prefill_decode_interval": "interval",
+}
 
 
 def _word(value: Any) -> str:
