@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scheduler_rig import Rig, alone
 
-from sgnb.engine.mem_cache.allocator import TokenAllocator
+from sgnb.engine.mem_cache.allocator import make_allocator
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.scheduler import prefill
 from sgnb.engine.scheduler.policy import MAX_OVERTAKEN, POLICIES
@@ -206,20 +207,42 @@ def test_F39_a_low_priority_is_served_under_a_stream_of_high_ones(policy):
 
 @pytest.mark.radix
 @pytest.mark.parametrize("first", [0, 1])
-def test_B129_children_are_found_under_their_own_first_token_after_splits_and_evictions(first):
-    allocator = TokenAllocator(64)
+@pytest.mark.parametrize("page", [1, 4])
+def test_B129_children_are_found_by_their_own_tokens_after_splits_and_evictions(page, first):
+    allocator = make_allocator(64, page, "lifo")
     cache = RadixCache(allocator)
-    rows = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 9, 8, 7]]  # they part inside the first one's edge
-    import numpy as np
-
+    rows = [
+        [*range(1, 13)],
+        [1, 2, 3, 4, 5, 6, 70, 80, 90, 10, 11, 12],
+    ]  # with pages of 4 they part inside one
     ids = [np.array(row, dtype=np.int32) for row in rows]
     for one in ids:
-        result = cache.insert(one, allocator.alloc(6))
-        allocator.free(np.array([], dtype=np.int32))
-        assert result.existing in (0, 3)
+        slots = np.array(allocator.alloc(12), dtype=np.int32)
+        result = cache.insert(one, slots)
+        if result.existing:
+            allocator.free(slots[: result.existing])
+    shared = 6 // page * page
     cache.check()
     cache.match_prefix(ids[1 - first])  # the other one is the older use
-    cache.evict(3)
-    for node in cache.nodes():
-        assert node.parent.children[int(node.key[0])] is node
-    assert cache.peek(ids[first], "").length == 3 and cache.peek(ids[1 - first], "").length == 6
+    cache.evict(12 - shared)
+    cache.check()
+    assert cache.peek(ids[first], "").length == shared
+    assert cache.peek(ids[1 - first], "").length == 12
+    cache.evict(64)
+    assert allocator.available == allocator.size and not list(cache.nodes())
+
+
+@pytest.mark.radix
+@pytest.mark.sched
+def test_B130_retraction_with_pages_leaks_none():
+    kw = {"max_new_tokens": 28, "ignore_eos": True}
+    rig = Rig(page_size=16, max_total_tokens=96, context_length=96, schedule_conservativeness=0.01)
+    prompts = [b"A" * 17, b"B" * 31]
+    rids = [rig.decode(n, prompt, **kw) for n, prompt in enumerate(prompts)]
+    rig.drain()
+    assert any(event.state == "retracted" for event in rig.events), "the pool was meant to be too small"
+    for rid, prompt in zip(rids, prompts, strict=True):
+        assert rig.told[rid].ids == alone(prompt, **kw).ids
+    rig.close(0, 1)
+    rig.ask("flush_cache")
+    assert rig.scheduler.allocator.available == rig.scheduler.allocator.size
