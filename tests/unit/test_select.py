@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -205,3 +207,25 @@ def test_a_thousand_options_are_one_instruction(backend):
     assert prog.run(backend=backend)["many"] in options
     (select,) = [op for block in backend.log for op in block.instructions if isinstance(op, Select)]
     assert select.options == tuple(options) and select.method == "token_length_normalized"
+
+
+@pytest.mark.select
+def test_B080_a_predictable_tail_favours_long_options_under_the_default_method_alone():
+    """The default takes the mean a token, as documented; the two other methods choose the short right answer."""
+    choices = ["Rome", "Floccinaucinihilipilification"]
+    given = [[(-0.9, 1, None)], [(-6.0, 2, None), *[(-0.01, n, None) for n in range(3, 12)]]]
+    alone = [[(-7.0, 1, None)], [(-6.5, 2, None), *[(-0.01, n, None) for n in range(3, 12)]]]
+    means = [sum(token[0] for token in tokens) / len(tokens) for tokens in given]
+
+    def winner(name):
+        return METHODS[name](
+            choices=choices,
+            normalized_prompt_logprobs=means,
+            input_token_logprobs=given,
+            unconditional_token_logprobs=alone,
+        ).decision
+
+    assert winner("token_length_normalized") == choices[1]
+    assert winner("greedy_token_selection") == winner("unconditional_likelihood_normalized") == "Rome"
+    docs = Path(__file__).parents[2] / "docs" / "language-fork-select.md"
+    assert "long options with a predictable end profit" in docs.read_text(encoding="utf-8")

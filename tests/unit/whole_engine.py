@@ -20,7 +20,16 @@ from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.engine.tokenizer.manager import TokenizerManager
 from sgnb.engine.tokenizer.tokenizer import stub_tokenizer
 from sgnb.lang.instruction import Decode, Select
-from sgnb.messages import BatchOutput, Chunks, EngineStats, OpFailed, Release, RequestEvent, StepEvent
+from sgnb.messages import (
+    BatchOutput,
+    Chunks,
+    EngineStats,
+    OpFailed,
+    Release,
+    RequestEvent,
+    SchedulerControl,
+    StepEvent,
+)
 from sgnb.messages import Block as WireBlock
 from sgnb.transport import encode
 
@@ -165,6 +174,13 @@ class WholeEngine(Backend):
 
     def resume(self) -> None:
         self._hold.set()
+
+    def flush(self) -> None:
+        """Empty the cache of what nobody uses."""
+        done = threading.Event()
+        message = SchedulerControl(client=1, id=1, verb="flush_cache")
+        self._post(lambda: (self.scheduler.receive(message), done.set()))
+        assert done.wait(20)
 
     def settle(self) -> None:
         """Wait until the engine is idle."""

@@ -87,6 +87,20 @@ def _progress(req: Req) -> ReqOutput:
     return ReqOutput(rid=req.rid, ids=ids, visible=req.scanner.visible, logprobs=logprobs, started=started)
 
 
+LEAST_NOTED = 32
+"""Fewer tokens computed anew are not worth a word."""
+_GONE = {"evicted": "made room for others", "flushed": "were flushed"}
+
+
+def _notes(req: Req) -> list[str]:
+    """That a prompt's KV had been there and is computed anew."""
+    why = _GONE.get(req.match.cause) if req.match is not None else None
+    anew = len(req.prompt) - req.cached_tokens
+    if why is None or anew < LEAST_NOTED:
+        return []
+    return [f"Of this prompt {anew} tokens were computed anew: some had been cached and {why}."]
+
+
 def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
     """Counts in tokens and times in seconds of a finished request."""
     admitted = req.time_admitted if req.time_admitted is not None else now
@@ -103,5 +117,6 @@ def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
         first_step=req.first_step,
         last_step=req.last_step,
         cut_tokens=req.cut_tokens,
+        notes=_notes(req),
         forced_tokens=req.grammar.forced if req.grammar is not None else 0,
     )

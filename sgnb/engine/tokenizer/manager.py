@@ -257,7 +257,7 @@ class TokenizerManager:
                 self._detokenizer.drop(out.rid)
                 continue
             if out.meta is not None and request.notes:
-                meta = msgspec.structs.replace(out.meta, notes=list(request.notes))
+                meta = msgspec.structs.replace(out.meta, notes=[*out.meta.notes, *request.notes])
                 out = msgspec.structs.replace(out, meta=meta)
             if out.meta is not None and out.leftover:
                 meta = msgspec.structs.replace(out.meta, leftover=out.leftover.decode("utf-8", "replace"))

@@ -1,0 +1,82 @@
+"""Forks on a whole engine: a prefix is computed once, slots are unique tokens, an evicted state computes anew."""
+
+from __future__ import annotations
+
+import gc
+
+from whole_engine import WholeEngine
+
+import sgnb as sgl
+
+PREFIX = ("A prefix of some length that all of the many branches have in common. " * 15)[:1000]
+ARMS = 256
+
+
+def test_256_branches_compute_a_prefix_of_1000_tokens_once_and_hold_unique_tokens():
+    engine = WholeEngine(max_total_tokens=16_384, max_running_requests=256, context_length=4096)
+
+    @sgl.function
+    def prog(s):
+        s += PREFIX
+        arms = s.fork(ARMS)
+        for number, arm in enumerate(arms):
+            arm += f"{number:03d} is the number of this arm. " + sgl.gen("x", max_tokens=2, ignore_eos=True)
+        arms.join()
+        return s["x"]
+
+    state = prog.run(backend=engine, temperature=0.0)
+    assert len(state.ret_value) == ARMS and engine.messages <= 3
+    engine.settle()
+    meter, scheduler = engine.scheduler.meter, engine.scheduler
+    own = len("000 is the number of this arm. ")
+    computed = meter.prompt_total - meter.cached_total
+    # The commit settles the prefix but for its last word, which the arms' first tokens may join; then each its own.
+    assert computed <= len(PREFIX) + ARMS * (own + 20)
+    used = scheduler.allocator.size - scheduler.allocator.available
+    assert used <= len(PREFIX) + ARMS * (own + 20), "each token of the prefix has one slot"
+    assert meter.retracted == 0
+    engine.shutdown()
+
+
+def test_branches_that_are_collected_are_aborted():
+    engine = WholeEngine()
+
+    @sgl.function
+    def prog(s):
+        s += "root "
+        arms = s.fork(4)
+        for number, arm in enumerate(arms):
+            arm += f"{number} " + sgl.gen("x", max_tokens=1500, ignore_eos=True)
+        s.core.flush()
+        kept = arms[0]
+        del arm, arms
+        gc.collect()
+        kept.close()
+
+    prog.run(backend=engine).sync()
+    engine.settle()
+    assert engine.scheduler.meter.generated_total < 4 * 1500
+    assert len(engine.scheduler.sessions) <= 1
+    engine.shutdown()
+
+
+def test_a_state_whose_kv_is_gone_computes_it_anew_and_says_so():
+    engine = WholeEngine()
+
+    @sgl.function
+    def first(s):
+        s += "The first state's beginning, which is kept. " + sgl.gen("x", max_tokens=8, ignore_eos=True)
+
+    state = first.run(backend=engine, temperature=0.0)
+    state += " Still there? " + sgl.gen("again", max_tokens=4, ignore_eos=True, temperature=0.0)
+    before = state.get_meta_info("again")
+    assert before["cached_tokens"] > 40
+    engine.settle()
+    engine.flush()
+    text = state.text()
+    state += " And now? " + sgl.gen("now", max_tokens=4, ignore_eos=True, temperature=0.0)
+    meta = state.get_meta_info("now")
+    assert meta["cached_tokens"] == 0 and meta["prompt_tokens"] > before["prompt_tokens"]
+    assert state.text().startswith(text)
+    assert any("computed anew" in note for note in meta["notes"]), meta["notes"]
+    engine.shutdown()
