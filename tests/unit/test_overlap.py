@@ -90,6 +90,7 @@ def run(seed: int, pool: int, driver: str = "inline", overlap: bool = False, **m
         chunked_prefill_size=rng.choice([-1, 3, 8]),
         enable_mixed_chunk=rng.random() < 0.5,
         decode_quantum=rng.choice([0, 0, 2]),
+        page_size=rng.choice([1, 1, 2, 4, 16]),
         runner_driver=driver,
         enable_overlap=overlap,
         **more,
