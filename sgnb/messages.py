@@ -72,6 +72,8 @@ class TokenLogprob(Wire, frozen=True, kw_only=True):
     """The likeliest token that the grammar excluded; -1: none."""
     forced: bool = False
     """The grammar allowed this token alone."""
+    text: str = ""
+    """The token's own, with ``return_text_in_logprobs``."""
 
 
 class RequestMeta(Wire, frozen=True, kw_only=True):
@@ -353,6 +355,8 @@ class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     """With the last chunk of a Select."""
     finish: Finish | None = None
     meta: RequestMeta | None = None
+    input_logprobs: list[TokenLogprob] = []
+    """With the last chunk: of the prompt from ``logprob_start_len`` on. The first has none: 0 stands there."""
     prompt_ids: list[int] = []
     """With the last chunk, only for sessions opened by ``Engine.generate`` (``Label.name == "@generate"``)."""
     output_ids: list[int] = []
@@ -543,6 +547,8 @@ class ReqOutput(Wire, frozen=True, kw_only=True):
     """With the last one: kept bytes beyond the last kept token; they become literal pending text of the session."""
     choice: Choice | None = None
     """With the last one of a select that has a winner."""
+    input_logprobs: list[TokenLogprob] = []
+    """With the last one; as in ``Chunk``."""
     prompt_ids: list[int] = []
     output_ids: list[int] = []
 
@@ -635,7 +641,7 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     """Of each row whose scores are penalised for them, the output tokens so far; empty when no row is."""
     score_targets: list[list[int] | None] = []
     """Of each row, empty when no row is scored: the token whose raw log-probability is wanted after each new token, so as
-    many as ``extend_lens``; None: not scored. A scored row draws nothing."""
+    many as ``extend_lens``, -1 where none is; None: not scored."""
     move_src: list[int] = []
     """KV to move before anything is computed, all at once: of slot ``move_src[i]`` to slot ``move_dst[i]``."""
     move_dst: list[int] = []
@@ -653,6 +659,8 @@ class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
     sample_seconds: float
     scores: list[list[float] | None] = []
     """Aligned with ``score_targets``; None where nothing was asked or the row is bad."""
+    score_tops: list[list[list[tuple[float, int]]] | None] = []
+    """Of rows that are scored and want ``top_logprobs_num``: (log-probability, id) after each new token, highest first."""
 
 
 class RunnerStart(Wire, frozen=True, kw_only=True, tag="r.start"):
@@ -739,6 +747,7 @@ class Match(Wire, frozen=True, kw_only=True):
     """The node in which the match ended; 0: the root."""
     cause: Literal[
         "hit",
+        "logprobs",
         "disabled",
         "cold",
         "short",

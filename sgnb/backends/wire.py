@@ -100,6 +100,8 @@ class SinkWaiter:
             )
             return Failed(error, rid=chunk.rid)
         meta = to_meta_info(chunk.rid, finish, chunk.meta, logprobs)
+        if chunk.input_logprobs:
+            meta |= _input_logprobs(chunk.input_logprobs)
         if chunk.choice is not None:
             meta |= _choice(chunk.choice)
         if chunk.prompt_ids or chunk.output_ids:
@@ -110,6 +112,17 @@ class SinkWaiter:
         """One request, or one session, failed."""
         self._logprobs.pop(rid, None)
         self._sink([Failed(error, rid=rid, sid=sid)])
+
+
+def _input_logprobs(told: list[TokenLogprob]) -> dict[str, Any]:
+    """SGLang's shape: one entry a token from ``logprob_start_len`` on, of which the first has no value."""
+    rows = [(one.logprob if i else None, one.id, one.text or None) for i, one in enumerate(told)]
+    info: dict[str, Any] = {"input_token_logprobs": rows}
+    if any(one.top for one in told):
+        info["input_top_logprobs"] = [
+            [(value, token, None) for value, token in one.top] if i else None for i, one in enumerate(told)
+        ]
+    return info
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
@@ -146,7 +159,7 @@ def to_meta_info(
     if meta is not None:
         info.update({name: getattr(meta, name) for name in meta.__struct_fields__})
     if logprobs:
-        info["output_token_logprobs"] = [(one.logprob, one.id, None) for one in logprobs]
+        info["output_token_logprobs"] = [(one.logprob, one.id, one.text or None) for one in logprobs]
         if any(one.top for one in logprobs):
             info["output_top_logprobs"] = [[(p, t, None) for p, t in one.top] for one in logprobs]
         if any(one.allowed for one in logprobs):

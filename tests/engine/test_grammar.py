@@ -182,3 +182,62 @@ def test_worker_ends_with_the_engine():
         assert len(pids) == 1
         os.kill(engine.client.welcome.scheduler_pid, signal.SIGKILL)
         until(lambda: not Path(f"/proc/{pids[0]}").exists(), 5)
+
+
+def test_prompt_logprobs_agree_with_those_of_the_output(engine):
+    params = {
+        "temperature": 0,
+        "max_new_tokens": 6,
+        "return_logprob": True,
+        "top_logprobs_num": 2,
+        "ignore_eos": True,
+    }
+    first = engine.generate("The capital of France is", sampling_params=params)
+    whole = first["prompt_ids"] + first["output_ids"]
+    start = len(first["prompt_ids"]) - 1
+    again = engine.generate(
+        input_ids=whole,
+        sampling_params={
+            **params,
+            "max_new_tokens": 1,
+            "logprob_start_len": start,
+            "return_text_in_logprobs": True,
+        },
+    )
+    told = again["meta_info"]["input_token_logprobs"]
+    assert told[0][0] is None and [token for _, token, _ in told] == whole[start:]
+    drawn = first["meta_info"]["output_token_logprobs"]
+    assert [value for value, _, _ in told[1:]] == pytest.approx([value for value, _, _ in drawn], abs=1e-3)
+    tops = again["meta_info"]["input_top_logprobs"]
+    assert tops[0] is None and all(len(one) == 2 for one in tops[1:])
+    assert "".join(text for _, _, text in told[1:]) == first["text"]
+    assert again["meta_info"]["cached_tokens"] <= start
+
+
+def test_program_gets_objects_from_the_model(engine):
+    import dataclasses
+    from typing import Literal
+
+    import sgnb as sgl
+
+    @dataclasses.dataclass
+    class Country:
+        name: str
+        continent: Literal["Europe", "Asia", "Africa"]
+        millions: int
+
+    @sgl.function
+    def ask(s):
+        s += sgl.user("Describe France.")
+        s += sgl.assistant(sgl.gen("country", json_schema=Country, parse=True, max_tokens=60))
+        s += sgl.user("How many letters has its name?")
+        s += sgl.assistant(sgl.gen_int("letters", max_tokens=4, parse=True))
+        s += sgl.user("Is it large?")
+        s += sgl.assistant(sgl.gen("large", dtype=Literal["yes", "no"], n=2, parse=True))
+
+    state = ask.run(backend=engine, temperature=0)
+    country = state["country"]
+    assert isinstance(country, Country) and isinstance(country.millions, int)
+    assert type(state["letters"]) is int
+    assert set(state["large"]) <= {"yes", "no"} and len(state["large"]) == 2
+    assert state.get_meta_info("large")[0]["finish_reason"]["type"] == "stop"

@@ -55,6 +55,7 @@ class Told:
     meta: RequestMeta | None = None
     leftover: bytes = b""
     choice: Choice | None = None
+    input_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_ids: list[int] = field(default_factory=list)
     output_ids: list[int] = field(default_factory=list)
 
@@ -68,6 +69,7 @@ class Told:
         if out.finish is not None:
             self.finish, self.meta, self.leftover = out.finish, out.meta, out.leftover
             self.choice = out.choice
+            self.input_logprobs = out.input_logprobs
             self.prompt_ids, self.output_ids = out.prompt_ids, out.output_ids
             assert self.started == 1, "exactly one output says that it left the queue"
             assert self.meta is not None

@@ -160,6 +160,14 @@ def _mask_(logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int]) -> No
         logits.masked_fill_(allowed.logical_not().to(logits.device), float("-inf"))
 
 
+def top_pairs(logprobs: torch.Tensor, count: int) -> list[list[tuple[float, int]]]:
+    """The ``count`` likeliest (log-probability, id) of each row of [N, V], highest first."""
+    if not count:
+        return []
+    values, ids = logprobs.topk(min(count, logprobs.shape[-1]), -1)
+    return [list(zip(*row, strict=True)) for row in zip(values.tolist(), ids.tolist(), strict=True)]
+
+
 def _allowed(batch: ModelWorkerBatch, rows: list[int], vocab: int) -> torch.Tensor | None:
     """What the grammars of ``rows`` allow, bool [len(rows), V] on the CPU or None: nothing is excluded."""
     if batch.bitmask is None:

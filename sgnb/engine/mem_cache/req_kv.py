@@ -66,10 +66,11 @@ class ReqKV:
         """How many more tokens fit if ``slots`` can be allocated."""
         return len(self.spare) + slots // self.page_size * self.page_size
 
-    def bind(self, ids: IntArray, priority: int = 0) -> int:
-        """Match all but the last of ``ids`` (logits need one computed token) and lock it. Returns its length."""
+    def bind(self, ids: IntArray, priority: int = 0, limit: int | None = None) -> int:
+        """Match all but the last of ``ids`` (logits need one computed token), at most ``limit``, and lock it. Returns its
+        length."""
         assert self.node is None and not self.slots, "bind on a request that holds slots"
-        match = self._cache.match_prefix(ids[:-1], self.extra_key, priority=priority)
+        match = self._cache.match_prefix(ids[:-1][:limit], self.extra_key, priority=priority)
         self._cache.lock(match.node)
         self.node = match.node
         self.slots = match.slots.tolist()

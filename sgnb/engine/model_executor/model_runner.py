@@ -163,12 +163,11 @@ def _check_targets(batch: ModelWorkerBatch, vocab_size: int) -> None:
     for row, targets in enumerate(batch.score_targets):
         if targets is None:
             continue
-        if len(targets) != batch.extend_lens[row] or batch.sample[row]:
+        if len(targets) != batch.extend_lens[row]:
             raise ValueError(
-                f"row {row}: score_targets: expected {batch.extend_lens[row]} targets and no draw, "
-                f"found {len(targets)}"
+                f"row {row}: score_targets: expected {batch.extend_lens[row]} targets, found {len(targets)}"
             )
-        _check_range(f"row {row}: score_targets", targets, 0, vocab_size)
+        _check_range(f"row {row}: score_targets", targets, -1, vocab_size)
 
 
 def _check_range(name: str, values: list[int], low: int, stop: int) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from sgnb.config import EngineArgs
 from sgnb.engine.attention.base import make_backend
-from sgnb.engine.layers.sampler import close_calls, sample
+from sgnb.engine.layers.sampler import close_calls, sample, top_pairs
 from sgnb.engine.mem_cache.memory_pool import ReqToTokenPool, TokenToKVPool, choose_slots, slot_bytes
 from sgnb.engine.model_executor.forward_batch import ForwardBatch
 from sgnb.engine.model_executor.loader import open_weights
@@ -127,7 +127,7 @@ class TorchRunner(BaseRunner):
             logits = self._model.logits(wanted, forward_batch.precision)
             if self._settles and forward_batch.precision != Precision.EXACT and len(rows) <= SETTLED_ROWS:
                 extra = self._settle_(logits, batch, rows, forward_batch)
-        scores = self._score(scored, forward_batch.precision, batch.score_targets, broken)
+        scores, tops = self._score(scored, forward_batch.precision, batch, broken)
         computed = time.perf_counter()
         ids = [-1] * len(spans)
         logprobs: list[TokenLogprob | None] = [None] * len(spans)
@@ -147,30 +147,39 @@ class TorchRunner(BaseRunner):
             forward_seconds=computed - started,
             sample_seconds=done - computed,
             scores=scores,
+            score_tops=tops,
         )
 
     def _score(
         self,
         hidden: torch.Tensor,
         precision: Precision,
-        targets: list[list[int] | None],
+        batch: ModelWorkerBatch,
         broken: list[bool],
-    ) -> list[list[float] | None]:
-        """Raw log-probabilities of ``targets`` after ``hidden`` [S, hidden]; marks rows that are not finite."""
+    ) -> tuple[list[list[float] | None], list[list[list[tuple[float, int]]] | None]]:
+        """Raw log-probabilities of ``batch.score_targets`` after ``hidden`` [S, hidden], and the likeliest tokens there;
+        marks rows that are not finite."""
+        targets = batch.score_targets
         flat = torch.tensor([t for row in targets for t in row or ()], dtype=torch.int64, device=self._device)
         values: list[float] = []
+        most = max((batch.params[i].top_logprobs_num for i, row in enumerate(targets) if row), default=0)
+        best: list[list[tuple[float, int]]] = []
         for at in range(0, len(flat), _SCORED_AT_ONCE):
-            logits = self._model.logits(hidden[at : at + _SCORED_AT_ONCE], precision)
-            part = logits.log_softmax(-1).gather(1, flat[at : at + _SCORED_AT_ONCE, None])
+            logprobs = self._model.logits(hidden[at : at + _SCORED_AT_ONCE], precision).log_softmax(-1)
+            part = logprobs.gather(1, flat[at : at + _SCORED_AT_ONCE, None].clamp_min(0))
             values += part[:, 0].tolist()
+            best += top_pairs(logprobs, most)
         out: list[list[float] | None] = []
+        tops: list[list[list[tuple[float, int]]] | None] = []
         at = 0
         for row, wanted in enumerate(targets):
-            mine = values[at : at + len(wanted or ())]
+            mine, above = values[at : at + len(wanted or ())], best[at : at + len(wanted or ())]
             at += len(mine)
             broken[row] = broken[row] or not all(map(math.isfinite, mine))
+            asked = batch.params[row].top_logprobs_num
             out.append(None if wanted is None or broken[row] else mine)
-        return out
+            tops.append([pairs[:asked] for pairs in above] if asked and out[-1] is not None else None)
+        return out, tops if most else []
 
     def _settle_(
         self, logits: torch.Tensor, batch: ModelWorkerBatch, rows: list[int], forward_batch: ForwardBatch

@@ -19,7 +19,7 @@ import transformers
 
 from sgnb.config import EngineArgs
 from sgnb.engine.layers.basic import inverse_frequencies
-from sgnb.engine.layers.sampler import sample
+from sgnb.engine.layers.sampler import sample, top_pairs
 from sgnb.engine.mem_cache.memory_pool import DEFAULT_SLOTS
 from sgnb.engine.model_executor.loader import Weights, open_weights
 from sgnb.engine.model_executor.model_config import ModelConfig
@@ -78,16 +78,21 @@ class TransformersRunner(BaseRunner):
         logprobs: list[TokenLogprob | None] = [None] * len(spans)
         bad = []
         told: list[list[float] | None] = [None] * len(spans) if batch.score_targets else []
+        tops: list[list[list[tuple[float, int]]] | None] = [None] * len(told)
         for span, row_scores in zip(spans, scores, strict=True):
             row = span.row
             wanted = batch.score_targets[row] if batch.score_targets else None
             if wanted is not None:
-                index = torch.tensor(wanted, device=row_scores.device)[:, None]
-                values: list[float] = row_scores.log_softmax(-1).gather(1, index)[:, 0].tolist()
+                index = torch.tensor(wanted, device=row_scores.device).clamp_min(0)[:, None]
+                every = row_scores.log_softmax(-1)
+                values: list[float] = every.gather(1, index)[:, 0].tolist()
+                if batch.params[row].top_logprobs_num:
+                    tops[row] = top_pairs(every, batch.params[row].top_logprobs_num)
                 told[row] = values if all(map(math.isfinite, values)) else None
                 if told[row] is None:
                     bad.append(row)
-                continue
+                if told[row] is None or not batch.sample[row]:
+                    continue
             row_scores = row_scores[-1]
             if not batch.sample[row]:
                 if not bool(torch.isfinite(row_scores.sum())):
@@ -105,6 +110,7 @@ class TransformersRunner(BaseRunner):
             forward_seconds=computed - started,
             sample_seconds=time.perf_counter() - computed,
             scores=told,
+            score_tops=tops,
         )
 
     def move_slots(self, src: list[int], dst: list[int]) -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
 
 
+MAX_LOGPROBS = 400_000
+"""Of one prompt, alternatives included: what fits into one message."""
+
+
 def refusal(
     scheduler: Scheduler, msg: SessionDecode, session: Session | None, selection: Selection | None = None
 ) -> ErrorInfo | None:
@@ -31,6 +35,9 @@ def refusal(
     if b"" in msg.stops:
         return _error("input", "a stop string is empty: it would end every output at once", "Remove it.")
     kept = len(session.ids) if msg.keep is None else msg.keep
+    wanted = _too_many_logprobs(msg, kept + len(msg.ids)) if selection is None else None
+    if wanted is not None:
+        return wanted
     if not 0 <= kept <= len(session.ids):
         hint = "This is a fault of sgnb: the tokenizer process lost count of this session."
         return _error("keep", f"session {session.sid} has {len(session.ids)} ids, not {kept} to keep", hint)
@@ -83,6 +90,25 @@ def _too_long(scheduler: Scheduler, prompt: int, longest: int) -> ErrorInfo | No
         "context",
         f"the prompt has {prompt} tokens and the longest option {longest}; context and KV pool hold {room}",
         "Shorten the prompt or the options.",
+    )
+
+
+def _too_many_logprobs(msg: SessionDecode, prompt: int) -> ErrorInfo | None:
+    """Log-probabilities of a prompt from beyond its end, or more of them than one message holds."""
+    params = msg.params
+    if not params.return_logprob or params.logprob_start_len < 0 or not prompt:
+        return None
+    if params.logprob_start_len >= prompt:
+        return _error(
+            "input", f"logprob_start_len is {params.logprob_start_len}, the prompt has {prompt} tokens"
+        )
+    count = (prompt - params.logprob_start_len) * (1 + params.top_logprobs_num)
+    if count <= MAX_LOGPROBS:
+        return None
+    return _error(
+        "input",
+        f"{count:,} log-probabilities of the prompt are asked for, at most {MAX_LOGPROBS:,} are allowed",
+        "Begin later (logprob_start_len), or ask for fewer alternatives (top_logprobs_num).",
     )
 
 

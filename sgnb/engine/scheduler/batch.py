@@ -128,6 +128,15 @@ class ScheduleBatch:
             for req, draws in zip(self.reqs, self.sample, strict=True)
         )
 
+    def _score_targets(self) -> list[list[int] | None]:
+        """Prompts whose log-probabilities are wanted; empty when there is none."""
+        spans = zip(self.reqs, self.prefix_lens, self.extend_lens, range(len(self.reqs)), strict=True)
+        found = [
+            req.score_targets(start, count) if row < self.prompts else None
+            for req, start, count, row in spans
+        ]
+        return found if any(one is not None for one in found) else []
+
     def get_model_worker_batch(self, step: int) -> ModelWorkerBatch:
         """The frozen record: plain ints and lists, nothing shared with requests."""
         reqs = self.reqs
@@ -147,6 +156,7 @@ class ScheduleBatch:
             positions_drawn=[req.drawn for req in reqs],
             banned=[req.banned_now() for req in reqs],
             bitmask=self._bitmask(),
+            score_targets=self._score_targets(),
             drawn_ids=[req.output_ids.copy() if req.params.penalised else None for req in reqs]
             if any(req.params.penalised for req in reqs)
             else [],

@@ -64,6 +64,7 @@ class OutputBuilder:
             finish=req.finish_reason,
             meta=make_meta(req, len(kept), now),
             leftover=leftover,
+            input_logprobs=req.input_logprobs,
             choice=req.selection.choice if req.selection is not None else None,
             prompt_ids=req.prompt.tolist() if whole else [],
             output_ids=kept if whole else [],

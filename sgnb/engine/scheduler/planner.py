@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from sgnb.engine.scheduler.batch import ScheduleBatch
 from sgnb.engine.scheduler.policy import MAX_OVERTAKEN
 from sgnb.engine.scheduler.prefill import PrefillAdder
@@ -170,6 +172,9 @@ class Planner:
             req.committed = len(req.kv.slots)
             scheduler.recorder.book.admitted(req.kv.node, req.client)
             req.match = scheduler.match_log.explain(req, req.committed, scheduler.clock())
+            limit = req.match_limit
+            if limit is not None and scheduler.cache.peek(req.prompt[:-1], req.kv.extra_key).length > limit:
+                req.match = msgspec.structs.replace(req.match, cause="logprobs")
             scheduler.recorder.note(
                 req.rid,
                 "admitted",

@@ -148,7 +148,7 @@ class PrefillAdder:
 
     def leader_of(self, req: Req) -> Req | None:
         """The request in prefill whose prefix is worth waiting for."""
-        if self._cache.disabled or not (self._leaders or self._relatives):
+        if self._cache.disabled or not (self._leaders or self._relatives) or req.match_limit is not None:
             return None
         ids = req.fill_ids()
         kin = self._relatives.get(req.family, ()) if req.family is not None else ()
@@ -177,7 +177,7 @@ class PrefillAdder:
                 ("rows", "rows", 1, 0) if not self._rows else ("chunk", "tokens", 1, self._chunk or 0)
             )
             return False
-        cached = req.kv.bind(req.fill_ids(), req.priority)
+        cached = req.kv.bind(req.fill_ids(), req.priority, req.match_limit)
         extend = req.prefill_len - cached
         alone = not self._running and not self.reqs and not self.ready
         needs = req.kv.lack(extend + _expected(req, 1.0)) + self._reserved

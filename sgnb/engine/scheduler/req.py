@@ -68,6 +68,8 @@ class Req:
         self.rid = msg.rid
         self.client = msg.client
         self.label = msg.label
+        self.input_logprobs: list[TokenLogprob] = []
+        """Of the prompt, from ``logprob_start_len`` on; the first entry has no value."""
         self.constraint = msg.params.constraint
         self.grammar: GrammarState | None = None
         """Its place in its grammar, from when that is compiled."""
@@ -175,6 +177,44 @@ class Req:
     def can_draw(self, max_len: int) -> bool:
         """True if it may draw one more token than are drawn and being drawn; ``max_len`` as in ``accept``."""
         return self.remaining > self.pending and self.total_len + self.pending < max_len
+
+    @property
+    def next_scored(self) -> int | None:
+        """The first token of the prompt whose log-probability is wanted and not known; None: there is none."""
+        start = self.params.logprob_start_len
+        if not self.draws or not self.params.return_logprob or start < 0:
+            return None
+        position = start + max(1, len(self.input_logprobs))
+        return position if position < len(self.prompt) else None
+
+    @property
+    def match_limit(self) -> int | None:
+        """Most tokens of its prompt that may come from the cache: the one before a wanted log-probability is computed."""
+        position = self.next_scored
+        return None if position is None else position - 1
+
+    def score_targets(self, start: int, count: int) -> list[int] | None:
+        """Which token's log-probability is wanted after each of ``count`` tokens from ``start`` on (-1: none)."""
+        first = self.next_scored
+        if first is None or start + count < first:
+            return None
+        following = self.prompt[start + 1 : start + count + 1].tolist()
+        wanted = [token if start + i + 1 >= first else -1 for i, token in enumerate(following)]
+        return wanted + [-1] * (count - len(wanted))
+
+    def take_scores(
+        self, start: int, scores: list[float], tops: list[list[tuple[float, int]]] | None
+    ) -> None:
+        """Log-probabilities of the prompt's tokens behind ``start``; those that are known already are passed over."""
+        if not self.input_logprobs:
+            first = self.params.logprob_start_len
+            self.input_logprobs.append(TokenLogprob(id=int(self.prompt[first]), logprob=0.0))
+        for i, value in enumerate(scores):
+            position = start + i + 1
+            if position == self.next_scored:
+                best = tops[i] if tops is not None else []
+                made = TokenLogprob(id=int(self.prompt[position]), logprob=value, top=best)
+                self.input_logprobs.append(made)
 
     @property
     def needs_output(self) -> bool:

@@ -51,6 +51,10 @@ class ResultProcessor:
                 continue
             # not all of its slots: the step behind this one may have taken some already
             req.committed = batch.prefix_lens[row] + batch.extend_lens[row]
+            scores = result.scores[row] if result.scores else None
+            if scores is not None:
+                tops = result.score_tops[row] if result.score_tops else None
+                req.take_scores(batch.prefix_lens[row], scores, tops)
             if row < batch.prompts:
                 scheduler.recorder.for_rid = req.rid
                 req.kv.store(req.fill_ids()[: req.committed])

@@ -60,6 +60,7 @@ from sgnb.messages import (
     SessionFork,
     SessionOpen,
     SessionSelect,
+    TokenLogprob,
     TokenTable,
 )
 
@@ -81,6 +82,8 @@ class _Request:
     notes: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     """Of a select: as they were written."""
+    with_text: bool = False
+    """Log-probabilities carry the text of their tokens."""
 
 
 def _nothing() -> None:
@@ -263,6 +266,10 @@ class TokenizerManager:
                 meta = msgspec.structs.replace(out.meta, leftover=out.leftover.decode("utf-8", "replace"))
                 out = msgspec.structs.replace(out, meta=meta)
             chunk = self._detokenizer.feed(out, with_ids=request.with_ids)
+            if out.input_logprobs:
+                chunk = msgspec.structs.replace(chunk, input_logprobs=out.input_logprobs)
+            if request.with_text and (chunk.logprobs or chunk.input_logprobs):
+                chunk = self._with_texts(chunk)
             if out.choice is not None:
                 chunk = msgspec.structs.replace(
                     chunk, text=request.options[out.choice.index], choice=out.choice
@@ -274,6 +281,18 @@ class TokenizerManager:
             if out.finish is not None:
                 self._finished(out, request, out.finish)
         self._flush()
+
+    def _with_texts(self, chunk: Chunk) -> Chunk:
+        """Log-probabilities with the text of their tokens."""
+        table = self.tokenizer.table
+
+        def told(one: TokenLogprob) -> TokenLogprob:
+            text = table[one.id].decode("utf-8", "replace") if one.id < len(table) else ""
+            return msgspec.structs.replace(one, text=text)
+
+        return msgspec.structs.replace(
+            chunk, logprobs=[*map(told, chunk.logprobs)], input_logprobs=[*map(told, chunk.input_logprobs)]
+        )
 
     def _finished(self, out: ReqOutput, request: _Request, finish: Finish) -> None:
         del self._requests[out.rid]
@@ -491,7 +510,11 @@ class TokenizerManager:
         del self._queued[op.rid]
         session.running = op.rid
         self._requests[op.rid] = _Request(
-            session.client, session.sid, op.label.name == GENERATE, prompt.notes
+            session.client,
+            session.sid,
+            op.label.name == GENERATE,
+            prompt.notes,
+            with_text=op.params.return_text_in_logprobs,
         )
         self._to_scheduler(
             SessionDecode(
