@@ -48,6 +48,8 @@ class CellOptions:
     start: str | None = None
     """Name of the state that the cell goes on with."""
     unoptimised: bool = False
+    priority: int = 0
+    """Higher goes first."""
     defaults: dict[str, Any] = field(default_factory=dict)
 
 
@@ -87,6 +89,7 @@ class CellRun:
                     user_ns=self._shell.user_ns,
                     backend=self.backend if start is None else None,
                     defaults=self._options.defaults,
+                    priority=self._options.priority,
                     first_line=first_line,
                     start=start,
                     passes=() if self._options.unoptimised else PASSES,

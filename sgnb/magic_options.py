@@ -17,6 +17,7 @@ from sgnb.cell import CellOptions
 from sgnb.config import EngineArgs
 from sgnb.errors import LimitError
 from sgnb.knobs import find_knob
+from sgnb.lang.arguments import MAX_PRIORITY
 from sgnb.sampling_params import SamplingParams
 
 CELL_USAGE = (
@@ -105,6 +106,9 @@ def cell_parser() -> LineParser:
     parser.add_argument(
         "-O0", dest="unoptimised", action="store_true", help="send every operation as it was recorded"
     )
+    parser.add_argument(
+        "--priority", type=int, default=0, metavar="N", help="higher goes first, and may suspend lower ones"
+    )
     for flag, (name, kind) in SAMPLING.items():
         parser.add_argument(
             flag, dest=name, type=kind, metavar="N", help=f"default {name} of the cell's gens"
@@ -126,6 +130,8 @@ def parse_cell(line: str) -> CellOptions:
         raise UsageError(f"%%sgl: -o takes a variable name, not {out!r}")
     if given["start"] and (given["debug"] or given["engine"]):
         raise UsageError("%%sgl: --from goes on where the state is; it takes neither --debug nor --engine")
+    if abs(given["priority"]) > MAX_PRIORITY:
+        raise UsageError(f"%%sgl: --priority takes -{MAX_PRIORITY}..{MAX_PRIORITY}, not {given['priority']}")
     defaults: dict[str, Any] = {name: given[name] for name, _ in SAMPLING.values() if given[name] is not None}
     if given["stop"]:
         defaults["stop"] = [unescape(text) for text in given["stop"]]
@@ -140,6 +146,7 @@ def parse_cell(line: str) -> CellOptions:
         engine=given["engine"],
         start=given["start"],
         unoptimised=given["unoptimised"],
+        priority=given["priority"],
         defaults=defaults,
     )
 

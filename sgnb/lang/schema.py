@@ -238,13 +238,22 @@ def _fields(tp: Any) -> dict[str, tuple[Any, bool]]:
     except NameError as error:
         raise TypeError(f"{tp.__name__}: {error}; its types must be known where it is defined") from None
     if typing.is_typeddict(tp):
-        return {name: (hint, name in tp.__required_keys__) for name, hint in hints.items()}
+        whole = typing.get_type_hints(tp, include_extras=True)
+        return {name: (hints[name], _is_required(tp, name, hint)) for name, hint in whole.items()}
     out = {}
     for one in dataclasses.fields(tp):
         if one.init:
             none = dataclasses.MISSING
             out[one.name] = (hints[one.name], one.default is none and one.default_factory is none)
     return out
+
+
+def _is_required(tp: Any, name: str, hint: Any) -> bool:
+    """Of a TypedDict's key. Annotations that were strings are looked into: ``__required_keys__`` does not know them."""
+    origin = typing.get_origin(hint)
+    if origin in (typing.Required, typing.NotRequired):
+        return origin is typing.Required
+    return name in tp.__required_keys__
 
 
 def _is_model(tp: Any) -> bool:
@@ -296,7 +305,7 @@ def _build_plain(tp: Any, value: Any, path: str) -> Any:
         return int(value)
     wanted = list if tp is tuple else tp
     if type(value) is not wanted:
-        raise _wrong(path, f"a {_name(tp)}", value)
+        raise _wrong(path, _name(tp), value)
     return tuple(value) if tp is tuple else value
 
 
@@ -330,10 +339,10 @@ def _build_class(tp: Any, value: Any, path: str) -> Any:
     fields = _fields(tp)
     for key in value:
         if key not in fields:
-            raise ValueError(f"{path or tp.__name__} has no field {key!r}")
+            raise ValueError(f"{path.lstrip('.') or tp.__name__} has no field {key!r}")
     for name, (_, required) in fields.items():
         if required and name not in value:
-            raise ValueError(f"{path or tp.__name__} lacks {name!r}")
+            raise ValueError(f"{path.lstrip('.') or tp.__name__} lacks {name!r}")
     return tp(**{name: build(fields[name][0], one, f"{path}.{name}") for name, one in value.items()})
 
 

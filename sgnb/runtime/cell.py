@@ -41,6 +41,7 @@ def start_cell(
     first_line: int,
     start: State | None = None,
     passes: Sequence[Pass] = PASSES,
+    priority: int = 0,
 ) -> Run:
     """See ``runtime.run.run_cell``."""
     filename = f"{CELL_PREFIX}{cell_name}>"
@@ -58,6 +59,7 @@ def start_cell(
         defaults=defaults,
         seed=defaults.pop("seed", None),
         passes=passes,
+        priority=priority,
     )
     begin(core, parse_program(cell.tree, filename=filename, name=f"[{cell_name}]") if code else None, reason)
     for name in shadowed(cell, user_ns):

@@ -174,12 +174,13 @@ def run_cell(
     first_line: int = 1,
     start: State | None = None,
     passes: Sequence[Pass] = PASSES,
+    priority: int = 0,
 ) -> Run:
     """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell.
 
     ``start`` is the state of an earlier cell that this one goes on with, on the same session (``--from NAME``); raises
     ProgramError when it cannot go on: it failed, was joined or closed, is still running, or has another backend.
-    ``passes`` are those its blocks go through (``-O0``: none).
+    ``passes`` are those its blocks go through (``-O0``: none); ``priority``: higher goes first.
 
     Mistakes that can be known from the text raise ProgramError here, before anything is queued. Nothing runs until
     ``drive`` (or ``start``, for a background cell) is called.
@@ -195,6 +196,7 @@ def run_cell(
         first_line=first_line,
         start=start,
         passes=passes,
+        priority=priority,
     )
 
 
