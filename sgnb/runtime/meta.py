@@ -34,9 +34,9 @@ def meta_info(
     """A generation's meta with SGLang's names; ``finish`` is our own word for why it ended."""
     kind = finish.get("type")
     reason: dict[str, object] = {"type": kind, "matched": finish.get("matched")}
-    if kind == "eos":
+    if kind in ("eos", "grammar"):
         reason["type"] = "stop"
-    elif kind == "length":
+    elif kind in ("length", "context"):
         reason = {"type": "length", "length": meta.get("completion_tokens", 0)}
     out: dict[str, Any] = {**meta, "id": rid, "finish_reason": reason, "finish": kind}
     if logprobs and "output_token_logprobs" not in out:
