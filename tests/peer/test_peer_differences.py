@@ -311,7 +311,7 @@ def test_D14_one_failing_item_leaves_the_batch_alone(peer, mock):
     assert states[2]["x"] == "v"
 
 
-def test_D15_a_log_probability_of_zero_counts():
+def test_D15_a_log_probability_of_zero_counts_and_types_take_a_stop(mock):
     numbers = {
         "choices": ["ab", "c"],
         "normalized_prompt_logprobs": [-0.5, -0.4],
@@ -323,6 +323,17 @@ def test_D15_a_log_probability_of_zero_counts():
     assert normalized(numbers["input_token_logprobs"][0]) == -1.0  # over one token instead of two
     meta = sgl.unconditional_likelihood_normalized(**numbers).meta_info
     assert meta["normalized_unconditional_prompt_logprobs"] == [-0.5, -0.4]
+
+    @sgl.function
+    def prog(s):
+        s += (
+            "Legs: "
+            + sgl.gen("legs", dtype=int, stop="\n")
+            + " and "
+            + sgl.gen("arms", dtype=int, stop=["."])
+        )
+
+    assert prog.run(backend=mock({"legs": "8\n", "arms": "2."})).text() == "Legs: 8 and 2"
 
 
 # ------------------------------------------------------------ other differences

@@ -52,6 +52,75 @@ def test_alias_does_not_hide_a_real_sglang(sglang, monkeypatch):
         compat.install()
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "from sglang import function, gen, set_default_backend, user, assistant, Runtime, RuntimeEndpoint",
+        "from sglang import *",
+        "from sglang.lang.ir import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR",
+        "from sglang.lang.choices import greedy_token_selection, token_length_normalized",
+        "from sglang.lang.api import gen, select",
+        "from sglang.lang.backend.runtime_endpoint import RuntimeEndpoint",
+        "from sglang.global_config import global_config",
+        "from sglang.srt.constrained.outlines_backend import build_regex_from_object",
+        "from sglang.srt.hf_transformers_utils import get_tokenizer",
+        "from sglang.srt.utils import is_hip",
+        "from sglang.utils import dump_state_text, http_request, print_highlight, read_jsonl, wait_for_server",
+        "import sglang.lang.chat_template, sglang.lang.global_config",
+    ],
+)
+def test_imports_of_sglangs_programs_and_examples(sglang, statement):
+    names: dict[str, object] = {}
+    exec(statement, names)
+    assert len(names) > 1
+
+
+def test_endpoints_mean_the_engine_of_the_notebook(sglang):
+    import sglang as sgl
+
+    with pytest.raises(NoEngine, match="stands for the engine of this notebook"):
+        sgl.RuntimeEndpoint("http://localhost:30000")
+    assert sgl.global_config.default_backend is None
+    backend = MockBackend("yes", model="tiny")
+    sgl.global_config.default_backend = backend
+    try:
+        endpoint = sgl.RuntimeEndpoint("http://localhost:30000")
+        assert (
+            endpoint.get_model_name() == sgl.global_config.default_backend.endpoint.get_model_name() == "tiny"
+        )
+        sgl.set_default_backend(endpoint)
+
+        @sgl.function
+        def qa(s):
+            s += "?" + sgl.gen("answer")
+
+        assert qa.run()["answer"] == qa.run(backend=endpoint)["answer"] == "yes"
+        with pytest.raises(ProgramError, match="has no tokenizer"):
+            endpoint.get_tokenizer().encode("a")
+    finally:
+        sgl.set_default_backend(None)
+        backend.shutdown()
+
+
+@pytest.mark.parametrize("name", ["OpenAI", "Anthropic", "VertexAI", "LiteLLM", "ServerArgs"])
+def test_services_and_servers_are_refused_where_they_are_called(sglang, name):
+    import sglang as sgl
+
+    with pytest.raises(ProgramError, match=name) as caught:
+        getattr(sgl, name)("a-model")
+    assert caught.value.position.file == __file__ and "sgnb.launch()" in caught.value.hint
+
+
+def test_files_of_lines_and_texts(sglang, tmp_path):
+    from sglang.utils import dump_state_text, read_jsonl
+
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"a": 1}\n# left out\n\n[2]\n')
+    assert list(read_jsonl(str(lines))) == [{"a": 1}, [2]]
+    dump_state_text(str(tmp_path / "out.txt"), ["one", "two"])
+    assert (tmp_path / "out.txt").read_text().count("one") == 1
+
+
 def test_trace_shows_what_is_recorded_without_an_engine():
     @sgnb.function
     def prog(s, topic, count=2):
