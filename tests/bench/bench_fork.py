@@ -1,95 +1,80 @@
-"""When arms of a fork should wait for the first of them: ``python tests/bench/bench_fork.py``.
+"""256 branches of a prefix of about 1,000 tokens on the real model: is the prefix computed once, and when do all answer?
 
-A cached text is forked; each arm goes on with ``common`` ids that all arms have (the tail that the fork left to compute, or
-a role's opening) and ``own`` ids of its own, then draws 8. Counted on the stub: steps, and prompt tokens computed, with the
-rule (``MIN_SHARED`` saved by all arms together), with nobody waiting, and with everybody waiting always. The last columns
-are the time of each in units of a decode step, when a prompt token costs a tenth of one (a small model on a CPU): the rule
-should be near the better of the other two everywhere.
+    python tests/bench/bench_fork.py [--arms 256] [--model MODEL]
+
+From the engine's step events: prompt tokens computed, slots held at the end, the time from the end of the prefix's own
+computation to the first token of the last branch, and a decode step of that many rows (the median of later ones). The bar:
+the first within 2 times the second, beyond what the branches' own text costs to compute.
 """
 
 from __future__ import annotations
 
-from sgnb.config import EngineArgs
-from sgnb.engine.model_executor.stub_runner import StubRunner
-from sgnb.engine.scheduler import prefill
-from sgnb.engine.scheduler.scheduler import Scheduler
-from sgnb.messages import (
-    Label,
-    ModelWorkerBatch,
-    ModelWorkerOutput,
-    SessionDecode,
-    SessionFork,
-    SessionOpen,
-    TokenTable,
+import argparse
+import statistics
+
+import sgnb as sgl
+from sgnb.messages import StepEvent
+
+PREFIX = (
+    "The harbour was quiet that morning, and the fishermen spoke of the weather as they always did. " * 50
 )
-from sgnb.sampling_params import SamplingParams
-
-TOKEN_COST = 0.1
 
 
-class Counting(StubRunner):
-    """Counts steps and computed prompt tokens."""
-
-    prompt_tokens = 0
-
-    def forward(self, batch: ModelWorkerBatch) -> ModelWorkerOutput:
-        """One step."""
-        self.prompt_tokens += sum(batch.extend_lens) if batch.forward_mode != "decode" else 0
-        return super().forward(batch)
-
-
-def decode(n: int, sid: int, ids: list[int], new: int) -> SessionDecode:
-    """A generation on session ``sid``."""
-    return SessionDecode(
-        rid=f"c1.r{n}",
-        sid=f"c1.s{sid}",
-        client=1,
-        ids=ids,
-        params=SamplingParams(max_new_tokens=new, temperature=0.0, ignore_eos=True),
-        stops=[],
-        stop_token_ids=[],
-        eos_token_ids=[],
-        label=Label(),
-    )
-
-
-def run(arms: int, common: int, own: int, least: int) -> tuple[int, int]:
-    """(steps, prompt tokens) after the fork, with ``MIN_SHARED`` at ``least``."""
-    before, prefill.MIN_SHARED = prefill.MIN_SHARED, least
-    try:
-        args = EngineArgs.make(runner="stub", max_total_tokens=8192, context_length=1024)
-        runner = Counting(args)
-        scheduler = Scheduler(args, runner, lambda message: None, lambda event: None)
-        scheduler.receive(TokenTable(table=[bytes([i]) for i in range(256)] + [b""] * 3))
-        scheduler.receive(SessionOpen(sid="c1.s0", client=1))
-        scheduler.receive(decode(0, 0, list(range(97, 117)) * 5, 1))
-        while scheduler.step():
-            pass
-        runner.steps = runner.prompt_tokens = 0
-        scheduler.receive(SessionFork(sid="c1.s0", children=[f"c1.s{arm}" for arm in range(1, arms + 1)]))
-        for arm in range(1, arms + 1):
-            scheduler.receive(decode(arm, arm, [98] * common + [100 + arm] * own, 8))
-        while scheduler.step():
-            pass
-        return runner.steps, runner.prompt_tokens
-    finally:
-        prefill.MIN_SHARED = before
+@sgl.function
+def fork(s, arms):
+    """A prefix, and branches that add one word each."""
+    s += PREFIX
+    group = s.fork(arms)
+    for number, arm in enumerate(group):
+        arm += f" {number}:" + sgl.gen("x", max_tokens=8, ignore_eos=True)
+    group.join()
+    return s["x"]
 
 
 def main() -> None:
-    """Print the table."""
-    print(
-        f"{'arms':>5} {'common':>7} {'own':>4}   {'rule':>10} {'nobody':>10} {'always':>10}   rule nobody always (steps)"
+    """One run; prints the figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--arms", type=int, default=256)
+    parser.add_argument("--model", default=None)
+    options = parser.parse_args()
+    args = {} if options.model is None else {"model": options.model}
+    launched = sgl.launch(
+        name="bench-fork", max_running_requests=options.arms, max_total_tokens=16_384, **args
     )
-    for arms in (2, 4, 8, 16):
-        for common in (1, 2, 4, 8, 16, 31):
-            found = [run(arms, common, 6, least) for least in (prefill.MIN_SHARED, 10**6, 1)]
-            costs = [steps + TOKEN_COST * tokens for steps, tokens in found]
-            counts = " ".join(f"{steps:>3}/{tokens:<6}" for steps, tokens in found)
-            mark = "" if costs[0] <= 1.05 * min(costs[1:]) else "  <"
-            print(
-                f"{arms:>5} {common:>7} {6:>4}   {counts}   {' '.join(f'{cost:6.1f}' for cost in costs)}{mark}"
-            )
+    with launched as engine:
+        steps: list[StepEvent] = []
+        engine.wait_ready(300)
+        stop = engine.subscribe(lambda event: steps.append(event) if isinstance(event, StepEvent) else None)
+        fork.run(1, backend=engine, temperature=0.0).sync()
+        engine.flush_cache()
+        before = engine.stats()
+        steps.clear()
+        state = fork.run(options.arms, backend=engine, temperature=0.0)
+        assert len(state.ret_value) == options.arms
+        after = engine.stats()
+        state.sync()
+        stop()
+        report(options.arms, steps, before, after)
+
+
+def report(arms: int, steps: list[StepEvent], before: dict, after: dict) -> None:
+    """Print what the events say."""
+    prompt = after["prompt_tokens_total"] - before["prompt_tokens_total"]
+    cached = after["cached_tokens_total"] - before["cached_tokens_total"]
+    print(f"{arms} branches: {prompt} prompt tokens, {prompt - cached} computed")
+    print(f"slots: {after['num_used_tokens'] + after['num_cached_tokens']} used or cached")
+    decodes = [s.forward_seconds for s in steps if s.mode == "decode" and len(s.rows) == arms]
+    extends = [s for s in steps if s.mode != "decode"]
+    arms_prefill = [s.forward_seconds for s in extends[1:] if len(s.rows) > 1]
+    if decodes:
+        step = statistics.median(decodes)
+        print(f"a decode step of {arms} rows: {step * 1e3:.0f} ms")
+        print(f"prefix: {sum(s.forward_seconds for s in extends if len(s.rows) == 1) * 1e3:.0f} ms")
+        first = sum(arms_prefill)
+        print(
+            f"first token of all branches: {first * 1e3:.0f} ms after the prefix, {first / step:.1f} decode steps"
+        )
+    print(f"retracted: {after['num_retracted_reqs'] - before['num_retracted_reqs']}, steps {len(steps)}")
 
 
 if __name__ == "__main__":
