@@ -1,0 +1,111 @@
+"""xgrammar behind our classes, on a vocabulary of bytes: reported faults, and the borders of its matcher."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sgnb.constraints import Constraint
+from sgnb.engine.grammar.base import GrammarError, GrammarState, Vocabulary
+from sgnb.engine.grammar.xgrammar_backend import XGrammarBackend
+
+EOS = 257
+TABLE = [*(bytes([i]) for i in range(256)), b"<|im_start|>", b"<|im_end|>", b"ab"]
+pytestmark = pytest.mark.grammar
+
+
+@pytest.fixture(scope="module")
+def backend():
+    backend = XGrammarBackend(Vocabulary(TABLE, len(TABLE), frozenset([256, 257]), [EOS]))
+    yield backend
+    backend.close()
+
+
+def state_of(backend, kind, text) -> GrammarState:
+    return GrammarState(backend.compile(Constraint(kind, text)), frozenset([EOS]), -(-len(TABLE) // 32))
+
+
+def allows(state: GrammarState, token: int) -> bool:
+    return bool(state.mask.view("uint32")[token // 32] >> (token % 32) & 1)
+
+
+def accepts(state: GrammarState, text: str) -> bool:
+    """Whether the text can be written, byte by byte through the masks, and may end there."""
+    for byte in text.encode():
+        if state.error is not None or not allows(state, byte):
+            return False
+        state.accept(byte)
+    return state.may_end and allows(state, EOS)
+
+
+SCHEMAS = {
+    "B003": ({"type": "string", "maxLength": 4}, ['"日本語字"'], ['"abcde"']),
+    "B006": ({"type": "number", "minimum": -2, "maximum": 2}, ["-0.5"], ["2.5"]),
+    "B007": ({"type": "number", "exclusiveMinimum": 0}, ["0.1"], ["0"]),
+    "B008": ({"enum": ["多云", "晴"]}, ['"晴"'], ['"云"']),
+    "B009": ({"enum": ["caf\u00e9"]}, ['"café"'], ['"caf?"']),
+    "B011": ({"enum": [4, True, None, "4"]}, ["4", "true", "null", '"4"'], ["false", '""']),
+    "B012": ({"type": "string"}, ['"a"'], ['"\u0001"', '"\\q"', '"\\u12"']),
+    "B034": ({"type": "string", "pattern": "^\\d$"}, ['"7"'], ['"১"']),
+}
+REGEXES = {
+    "B050": ("[.]+", ["..."], ["a"]),
+    "B053": ("[\u4e00-\u9fff]{2,4}", ["你好"], ["a", "你"]),
+    "B057": (r"[\x00-\u2e7f]+", ["a\u0001"], ["語"]),
+    "B058": (r"^(|.*)$", ["", "x"], []),
+    "B063": ("Answer: (yes|no)", ["Answer: yes"], ["Answer:yes"]),
+}
+
+
+@pytest.mark.parametrize("row", SCHEMAS)
+def test_schemas_of_reported_faults(backend, row):
+    schema, good, bad = SCHEMAS[row]
+    for text in good + bad:
+        state = state_of(backend, "json_schema", json.dumps(schema, ensure_ascii=False))
+        assert accepts(state, text) == (text in good), (row, text)
+
+
+@pytest.mark.parametrize("row", REGEXES)
+def test_regexes_of_reported_faults(backend, row):
+    regex, good, bad = REGEXES[row]
+    for text in good + bad:
+        assert accepts(state_of(backend, "regex", regex), text) == (text in good), (row, text)
+
+
+def test_B042_refused_token_leaves_the_matcher_unharmed(backend):
+    matcher = backend.compile(Constraint("regex", "axc")).matcher()
+    state = state_of(backend, "regex", "axc")
+    assert not matcher.accept(258), "`ab` begins well and ends badly"
+    assert not matcher.accept(EOS) and matcher.accept(ord("a")) and matcher.accept(ord("x"))
+    state.accept(258)
+    assert state.error.code == "grammar_rejected"
+
+
+def test_B044_finished_output_is_told_and_can_be_asked_again(backend):
+    state = state_of(backend, "regex", "a")
+    state.accept(ord("a"))
+    assert state.done and state.may_end and state.error is None and state.allowed == 1
+    state.accept(ord("b"))
+    assert state.error.code == "grammar_rejected"
+
+
+def test_special_tokens_are_never_allowed_and_everything_else_is(backend):
+    state = state_of(backend, "regex", r"[\s\S]*")
+    assert not allows(state, 256) and allows(state, EOS) and allows(state, 258) and allows(state, ord("x"))
+
+
+@pytest.mark.parametrize(
+    "kind, text", [("regex", "[a-z"), ("ebnf", "root ::= foo"), ("json_schema", '{"type":12}')]
+)
+def test_B023_B055_refused_by_the_library_with_its_words(backend, kind, text):
+    with pytest.raises(GrammarError) as caught:
+        backend.compile(Constraint(kind, text))
+    assert caught.value.lasting and str(caught.value).startswith(kind) and ".cc:" not in str(caught.value)
+
+
+def test_closed_backend_refuses(backend):
+    own = XGrammarBackend(Vocabulary(TABLE, len(TABLE), frozenset([256, 257]), [EOS]))
+    own.close()
+    with pytest.raises(GrammarError, match="ending"):
+        own.compile(Constraint("regex", "a"))
