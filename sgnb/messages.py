@@ -909,6 +909,7 @@ InputKind = Literal[
     "close",
     "abort",
     "gone",
+    "compiled",
     "set",
     "flush_cache",
     "pin",
@@ -940,6 +941,8 @@ class InputEvent(Wire, frozen=True, kw_only=True, tag="input"):
     options: list[bytes] = []
     method: str = ""
     keep: int | None = None
+    constrained: bool = False
+    """A grammar says what may be drawn. If it had to be compiled, ``compiled`` follows when it was."""
     params: SamplingParams | None = None
     """Without stop texts, stop ids and biases: they are the user's text."""
     priority: int = 0

@@ -7,9 +7,13 @@ Any process; ``backends.recorder`` writes them, the command line, the views and 
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from sgnb.errors import RecordingError
 from sgnb.messages import Numbered, OwnTokensPart, Snapshot
@@ -126,6 +130,26 @@ class Recording:
                 for tokens in item.tokens:
                     prompt, output = _text(tokens.prompt_ids, table), _text(tokens.output_ids, table)
                     found[tokens.rid] = (prompt, output)
+        return found
+
+    def simulate(self, *options: str, timeout: float = 600.0) -> dict[str, Any]:
+        """What ``sgnb simulate`` finds for it, as data; ``options`` are that command's: ``"--policy", "lpm,fcfs"``.
+
+        Runs in a process of its own: the scheduler is not imported here. RecordingError with the command's words when
+        it fails, or takes longer than ``timeout`` seconds.
+        """
+        command = [sys.executable, "-m", "sgnb.engine", "simulate", str(self.path), "--json", *options]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        except subprocess.TimeoutExpired:
+            raise RecordingError(
+                f"the simulation of {self.path} took more than {timeout:g} s",
+                hint="Give fewer settings, or timeout=.",
+            ) from None
+        if done.returncode:
+            words = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
+            raise RecordingError(f"{self.path} was not simulated: {words[0]}")
+        found: dict[str, Any] = msgspec.json.decode(done.stdout)
         return found
 
     def to_perfetto(self, path: str | Path | None = None) -> Path | dict[str, Any]:

@@ -6,18 +6,24 @@ import json
 import random
 import subprocess
 import sys
+import time
 
+import msgspec
 import pytest
 from recording_rig import RecordedRig, busy
+from scheduler_rig import BYTES
+from test_grammar_queue import ListBackend
 
+from sgnb.engine.grammar import base
+from sgnb.engine.model_executor.stub_runner import STUB_EOS
 from sgnb.engine.scheduler.simulate import command
 from sgnb.engine.scheduler.simulate.cost import CostModel, fit
 from sgnb.engine.scheduler.simulate.play import differences, play, replay
 from sgnb.engine.scheduler.simulate.report import compare, settings, table
-from sgnb.engine.scheduler.simulate.script import from_recording, unpack
+from sgnb.engine.scheduler.simulate.script import Compiled, Input, from_recording, plain_params, unpack
 from sgnb.engine.scheduler.simulate.workloads import WORKLOADS, make_workload
 from sgnb.errors import LimitError, RecordingError
-from sgnb.messages import StepEvent, StepRow
+from sgnb.messages import StepEvent, StepRow, TokenTable
 
 
 def same(rig: RecordedRig) -> None:
@@ -287,6 +293,19 @@ def test_the_command_compares_and_checks(tmp_path, capsys):
     assert "random_seed 2" in capsys.readouterr().out
 
 
+def test_a_recording_simulates_itself_in_a_process_of_its_own(tmp_path):
+    recording = busy(tmp_path / "a.sgnb", 2).save()
+    found = recording.simulate("--policy", "lpm,fcfs")
+    assert [setting["changes"] for setting in found["settings"]] == [
+        {"schedule_policy": "lpm"},
+        {"schedule_policy": "fcfs"},
+    ]
+    with pytest.raises(RecordingError, match="schedule_policy"):
+        recording.simulate("--policy", "best")
+    with pytest.raises(RecordingError, match=r"more than 0\.001 s"):
+        recording.simulate(timeout=0.001)
+
+
 def test_the_commands_mistakes_are_told(tmp_path, capsys):
     assert command.main([str(tmp_path / "none.sgnb")]) == 1
     assert "cannot be read" in capsys.readouterr().err
@@ -319,3 +338,50 @@ def test_sgnb_simulate_starts_it_without_torch(tmp_path):
     words = [sys.executable, "-m", "sgnb.cli", "simulate", "--workload", "fork-join", "--requests", "9"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
     assert "hit rate" in done.stdout
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_grammars_are_waited_for_and_end_where_they_did(tmp_path, monkeypatch, overlap):
+    backend = ListBackend(None)
+    monkeypatch.setitem(base.BACKENDS, "xgrammar", lambda vocabulary: backend)
+    rig = RecordedRig(table=None, max_total_tokens=200, chunked_prefill_size=16, enable_overlap=overlap)
+    rig.scheduler.receive(TokenTable(table=BYTES, special_ids=[256, 257, 258], eos_token_ids=[STUB_EOS]))
+    rig.record(tmp_path / "a.sgnb")
+    rng = random.Random(7)
+    made = 0
+    for n in range(60):
+        (backend.hold.set if rng.random() < 0.5 else backend.hold.clear)()
+        text = rng.choice([f"{n}yes|{n}no", "yes|no", "a|ab", "bad", None])
+        limits = {"ignore_eos": text is None, "max_new_tokens": rng.choice([1, 9, 20])}
+        made += text is not None
+        rig.decode(n, b"prompt %d" % (n % 5), regex=text, **limits)
+        rig.step(rng.randint(1, 4))
+        if rng.random() < 0.1:
+            rig.abort(rng.choice(list(rig.scheduler.reqs) or ["c1.r0"]))
+    backend.hold.set()
+    deadline = time.monotonic() + 30
+    while rig.scheduler.reqs:
+        assert time.monotonic() < deadline
+        if not rig.step():
+            time.sleep(0.01)
+    rig.drain()
+    backend.close()
+    ends = [told.finish.type for told in rig.told.values()]
+    assert {"grammar", "eos", "length", "error"} <= set(ends) and made > 30
+    same(rig)
+    script = from_recording(rig.save())
+    assert any(output.waits for output in script.outputs)
+    free = play(script, CostModel())
+    assert free.requests == sum(kind != "error" for kind in ends) and free.failed == 0
+
+
+def test_a_request_whose_grammar_takes_long_comes_late():
+    script = make_workload("few-shot", requests=1)
+    (output,) = script.outputs
+    output.constrained = output.waits = True
+    decode = script.inputs[1]
+    params = plain_params(decode.message.params.max_new_tokens, 0, constrained=True)
+    decode.message = msgspec.structs.replace(decode.message, params=params)
+    script.inputs.append(Input(Compiled(output.rid), decode.at + 3.0))
+    played = play(script, CostModel())
+    assert played.first_token[0] > 3.0 and played.failed == 0

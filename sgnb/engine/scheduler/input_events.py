@@ -150,8 +150,15 @@ class InputRecorder:
         """Tell of a message that is about to be carried out."""
         handler = self._handlers.get(type(msg)) if self._recording else None
         told = handler(msg) if handler is not None else None
-        if told is None:
-            return
+        if told is not None:
+            self._tell(told)
+
+    def compiled(self, req: Req) -> None:
+        """Tell that a request's grammar is there: it need wait for it no longer."""
+        if self._recording:
+            self._tell({"kind": "compiled", "rid": req.rid})
+
+    def _tell(self, told: dict[str, Any]) -> None:
         scheduler = self._scheduler
         self._publish(
             InputEvent(
@@ -191,6 +198,7 @@ class InputRecorder:
             "rid": msg.rid,
             "ids": self._after(msg.sid, msg.ids, msg.keep),
             "keep": msg.keep,
+            "constrained": msg.params.constraint is not None,
             "params": bare(msg.params),
             "priority": msg.priority,
             "label": msg.label,

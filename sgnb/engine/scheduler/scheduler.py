@@ -270,6 +270,7 @@ class Scheduler:
     def _poll_grammars(self) -> None:
         """Requests whose grammar has been compiled go on, or fail alone; the others wait, with a reason."""
         for req, error in self.grammars.poll():
+            self.inputs.compiled(req)
             if error is None:
                 self.event(req, "compiled")
             self._with_grammar(req, error)

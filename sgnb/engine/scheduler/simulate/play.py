@@ -22,10 +22,13 @@ from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.model_executor.drivers import Ran
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.engine.scheduler.simulate.cost import CostModel
+from sgnb.engine.scheduler.simulate.grammars import SimulatedGrammars
 from sgnb.engine.scheduler.simulate.runner import SimulatedRunner, VirtualClock
 from sgnb.engine.scheduler.simulate.script import (
+    Compiled,
     EndlessTable,
     Input,
+    Message,
     Script,
     freely,
     unpack,
@@ -35,7 +38,6 @@ from sgnb.errors import EngineError, LimitError
 from sgnb.messages import (
     AbortReqs,
     BatchOutput,
-    SchedulerInput,
     SchedulerOutput,
     SessionDecode,
     SessionExtend,
@@ -106,13 +108,17 @@ class _Player:
         self.scheduler.allocator.on_free = None
         self.scheduler.books.next_walk = math.inf
         self.scheduler.table = EndlessTable()
+        self.grammars = self.scheduler.grammars = SimulatedGrammars(script.outputs)
         if script.snapshot is not None:
             restore(self.scheduler, script.snapshot)
             self.scheduler.meter.forward_steps = script.snapshot.step
         self._first = self.scheduler.meter.forward_steps
 
-    def give(self, message: SchedulerInput) -> None:
+    def give(self, message: Message) -> None:
         """Hand a message to the scheduler now."""
+        if isinstance(message, Compiled):
+            self.grammars.compiled(message.rid)
+            return
         if isinstance(message, SessionDecode | SessionSelect):
             self._timings[message.rid] = Timing(self.clock.now)
             self.played.requests += 1
@@ -180,7 +186,7 @@ def play(
     player = _Player(script, cost, changes or {}, keep_steps=keep_steps)
     fixed = frozenset(with_objective(dict(changes or {})))
     order = 0
-    due: list[tuple[float, int, SchedulerInput]] = []
+    due: list[tuple[float, int, Message]] = []
     waiting: dict[str, list[tuple[int, Input, set[str]]]] = {}
     over: set[str] = set()
     asked = {

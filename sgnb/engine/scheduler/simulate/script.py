@@ -48,12 +48,22 @@ END = CUT | 1
 _ENDED_BY_TOKEN = frozenset({"eos", "stop", "grammar"})
 
 
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Not a message: the grammar of a request is there."""
+
+    rid: str
+
+
+Message = SchedulerInput | Compiled
+
+
 @dataclass(slots=True)
 class Input:
     """One message. It comes at ``at`` seconds or, with ``after``, ``delay`` seconds after the last of those requests ended;
     replayed, once as many passes have begun and landed as had (``place``: their sum)."""
 
-    message: SchedulerInput
+    message: Message
     at: float = 0.0
     after: tuple[str, ...] = ()
     delay: float = 0.0
@@ -72,6 +82,9 @@ class Output:
     """When it ended, in seconds from the beginning."""
     step: int = 0
     """The last pass it was in."""
+    constrained: bool = False
+    waits: bool = False
+    """Its grammar had to be compiled."""
 
 
 @dataclass(slots=True)
@@ -138,6 +151,7 @@ def from_recording(recording: Recording) -> Script:
     inputs: list[InputEvent] = []
     outputs: dict[str, OutputEvent] = {}
     admitted: set[str] = set()
+    compiling: set[str] = set()
     for numbered in recording.events():
         match numbered.event:
             case InputEvent() as event:
@@ -148,10 +162,12 @@ def from_recording(recording: Recording) -> Script:
                 script.steps.append(event)
             case RequestEvent(state="admitted") as event:
                 admitted.add(event.rid)
+            case RequestEvent(state="compiling") as event:
+                compiling.add(event.rid)
             case _:
                 pass
     script.notes += recording.gaps()
-    _Reader(script, snapshot, outputs, admitted).read(inputs)
+    _Reader(script, snapshot, outputs, admitted, compiling).read(inputs)
     if not script.outputs:
         raise RecordingError(
             f"{recording.path} has no request in it",
@@ -164,7 +180,12 @@ class _Reader:
     """Turns events back into messages."""
 
     def __init__(
-        self, script: Script, snapshot: Snapshot, outputs: dict[str, OutputEvent], admitted: set[str]
+        self,
+        script: Script,
+        snapshot: Snapshot,
+        outputs: dict[str, OutputEvent],
+        admitted: set[str],
+        compiling: set[str],
     ) -> None:
         self._script = script
         self._begin = snapshot.time
@@ -179,6 +200,8 @@ class _Reader:
         self._missing: dict[str, list[int]] = {}
         """Of each session: a last mark that the simulated one does not keep."""
         self._refused = 0
+        self._compiling = compiling
+        self._asked: set[str] = set()
 
     def read(self, inputs: list[InputEvent]) -> None:
         """Fill the script."""
@@ -220,7 +243,7 @@ class _Reader:
         match event.kind:
             case "open":
                 self._family[sid] = [sid]
-                message: SchedulerInput = SessionOpen(sid=sid, client=event.client, extra_key=event.extra_key)
+                message: Message = SessionOpen(sid=sid, client=event.client, extra_key=event.extra_key)
             case "extend" | "commit":
                 ids = self._missing.pop(sid, []) + unpack(event.ids)
                 kind = SessionExtend if event.kind == "extend" else SessionCommit
@@ -250,6 +273,10 @@ class _Reader:
                 message = SessionClose(sids=event.names)
             case "abort":
                 message = AbortReqs(rids=event.names)
+            case "compiled":
+                if event.rid not in self._asked:
+                    return  # it was asked for before the recording began, or refused
+                message = Compiled(event.rid)
             case "gone":
                 message = ClientGone(client=event.client)
             case _:
@@ -272,9 +299,7 @@ class _Reader:
         if out is not None:
             self._ended.setdefault(sid, []).append((out.time, rid))
 
-    def _add(
-        self, message: SchedulerInput, time: float, place: int, during: bool = False, sid: str = ""
-    ) -> None:
+    def _add(self, message: Message, time: float, place: int, during: bool = False, sid: str = "") -> None:
         """A message waits for the newest end in its session's family that came before it."""
         ends = [
             end for name in self._family.get(sid, ()) for end in self._ended.get(name, ()) if end[0] <= time
@@ -293,16 +318,16 @@ class _Reader:
 
     # ------------------------------------------------------------ requests
 
-    def _output(self, rid: str) -> Output:
+    def _output(self, rid: str, constrained: bool = False) -> Output:
         event = self._outputs.get(rid)
         if event is None:
-            return Output(rid)
+            return Output(rid, constrained=constrained)
         ids = unpack(event.ids)
         if event.kept < len(ids) and event.type in ("eos", "stop", "grammar", "length", "context"):
             ids[event.kept] |= CUT
-        if event.type in _ENDED_BY_TOKEN and ids:
+        if event.type in _ENDED_BY_TOKEN and not (constrained and event.type == "grammar") and ids:
             ids[-1] = END
-        return Output(rid, ids, event.type, event.time - self._begin, event.step)
+        return Output(rid, ids, event.type, event.time - self._begin, event.step, constrained)
 
     def _request(self, event: InputEvent) -> SchedulerInput | None:
         out = self._outputs.get(event.rid)
@@ -318,8 +343,12 @@ class _Reader:
         if event.kind == "select":
             return self._select_message(event, ids, keep)
         self._missing.pop(event.sid, None)
-        if out is not None and out.kept == len(out.ids) // 4 and out.type in _ENDED_BY_TOKEN and out.kept:
+        by_token = out is not None and out.type in _ENDED_BY_TOKEN and not event.constrained
+        if out is not None and by_token and out.kept and out.kept == len(out.ids) // 4:
             self._missing[event.sid] = unpack(out.ids)[-1:]
+        self._asked.add(event.rid)
+        output = self._output(event.rid, event.constrained)
+        output.waits = event.rid in self._compiling
         return self._decode_message(
             rid=event.rid,
             sid=event.sid,
@@ -328,7 +357,7 @@ class _Reader:
             params=event.params or SamplingParams(),
             label=event.label,
             priority=event.priority,
-            output=self._output(event.rid),
+            output=output,
             keep=keep,
         )
 
@@ -351,7 +380,7 @@ class _Reader:
             sid=sid,
             client=client,
             ids=ids,
-            params=plain_params(params.max_new_tokens, seed),
+            params=plain_params(params.max_new_tokens, seed, output.constrained),
             stops=[],
             stop_token_ids=[],
             eos_token_ids=[END],
@@ -386,9 +415,11 @@ class _Reader:
         )
 
 
-def plain_params(max_new_tokens: int, seed: int) -> SamplingParams:
-    """Of a simulated request: only its limit matters to the scheduler; its seed names its output."""
-    return SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, seed=seed)
+def plain_params(max_new_tokens: int, seed: int, constrained: bool = False) -> SamplingParams:
+    """Of a simulated request: only its limit matters to the scheduler, and that it has a grammar; its seed names its
+    output."""
+    regex = "." if constrained else None
+    return SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, seed=seed, regex=regex)
 
 
 def freely(inputs: Iterable[Input], outputs: Iterable[Output]) -> Iterator[Input]:
@@ -400,7 +431,7 @@ def freely(inputs: Iterable[Input], outputs: Iterable[Output]) -> Iterator[Input
     last: dict[str, str] = {}
     owner: dict[str, int] = {}
 
-    def follow(given: Input, rid: str, message: SchedulerInput) -> Input:
+    def follow(given: Input, rid: str, message: Message) -> Input:
         """As long after the request's end as it was; or after its beginning, if this is what ends it."""
         output, begun = known.get(rid), asked.get(rid)
         if output is None or begun is None:
@@ -419,7 +450,11 @@ def freely(inputs: Iterable[Input], outputs: Iterable[Output]) -> Iterator[Input
             last[message.sid], asked[message.rid] = message.rid, given
         if isinstance(message, SessionDecode) and not message.sid:
             continue  # was refused
-        if isinstance(message, AbortReqs):
+        if isinstance(message, Compiled):
+            begun = asked.get(message.rid)
+            if begun is not None:
+                yield Input(message, given.at, begun.after, begun.delay + max(0.0, given.at - begun.at))
+        elif isinstance(message, AbortReqs):
             for rid in message.rids:
                 if rid in known and not known[rid].ids:
                     yield follow(given, rid, AbortReqs(rids=[rid]))
@@ -432,7 +467,7 @@ def freely(inputs: Iterable[Input], outputs: Iterable[Output]) -> Iterator[Input
             yield given
 
 
-def _with_message(given: Input, message: SchedulerInput) -> Input:
+def _with_message(given: Input, message: Message) -> Input:
     """The same place and time, another message."""
     return Input(message, given.at, given.after, given.delay, given.place, given.during)
 
