@@ -24,7 +24,7 @@ def told_of(rig: Rig, n: int, **params) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("chunk", [-1, 1, 7, len(PROMPT) - 1, len(PROMPT)])
-@pytest.mark.parametrize("start", [0, 1, 30, len(PROMPT) - 2])
+@pytest.mark.parametrize("start", [0, 1, 30, len(PROMPT) - 2, len(PROMPT) - 1])
 def test_F34_every_token_once_whatever_the_chunks(chunk, start):
     assert told_of(Rig(chunked_prefill_size=chunk), 1, logprob_start_len=start) == expected(start)
 

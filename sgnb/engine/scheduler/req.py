@@ -202,13 +202,17 @@ class Req:
         wanted = [token if start + i + 1 >= first else -1 for i, token in enumerate(following)]
         return wanted + [-1] * (count - len(wanted))
 
+    def open_input_logprobs(self) -> None:
+        """The first entry, which has no value: it is there even when the prompt's last token is the only one asked for."""
+        first = self.params.logprob_start_len
+        if not self.input_logprobs and self.params.return_logprob and 0 <= first < len(self.prompt):
+            self.input_logprobs.append(TokenLogprob(id=int(self.prompt[first]), logprob=0.0))
+
     def take_scores(
         self, start: int, scores: list[float], tops: list[list[tuple[float, int]]] | None
     ) -> None:
         """Log-probabilities of the prompt's tokens behind ``start``; those that are known already are passed over."""
-        if not self.input_logprobs:
-            first = self.params.logprob_start_len
-            self.input_logprobs.append(TokenLogprob(id=int(self.prompt[first]), logprob=0.0))
+        self.open_input_logprobs()
         for i, value in enumerate(scores):
             position = start + i + 1
             if position == self.next_scored:
@@ -246,6 +250,7 @@ class Req:
 
         ``max_len``: most tokens a request can have. Order: stop id, EOS, stop string, grammar, length, context.
         """
+        self.open_input_logprobs()
         self.output_ids.append(token)
         if logprob is not None and self.params.return_logprob:
             self.logprobs.append(logprob)
