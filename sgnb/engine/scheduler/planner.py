@@ -217,6 +217,8 @@ class Planner:
     def _ready_to_draw(self) -> list[Req]:
         """Running requests that may draw one more; with a step in flight that may end them by length, not all."""
         scheduler = self._scheduler
+        if not scheduler.flights:  # whoever may draw no more has ended
+            return scheduler.running_batch.copy()
         return [req for req in scheduler.running_batch if req.can_draw(scheduler.max_len)]
 
     def suspend(self, req: Req, reason: str) -> None:
