@@ -72,9 +72,12 @@ def common_beginning(s):
 
 @sgl.function
 def tools_between(s):
-    """A fork whose branches come one after the other, host code between them: commit_prefixes."""
+    """A fork whose branches come after a read: commit_prefixes."""
     s += LONG * 3
+    first = s.fork(1)[0]
     arms = s.fork(ARMS)
+    first += "Meanwhile, " + sgl.gen("y", max_tokens=4, ignore_eos=True)
+    assert first["y"]
     for number, arm in enumerate(arms):
         arm += f"Arm {number}. " + sgl.gen("x", max_tokens=4, ignore_eos=True)
     arms.join()
@@ -107,7 +110,7 @@ def measure(program: Any, passes: tuple[Pass, ...]) -> dict[str, int]:
     try:
         engine.pause()  # all of the program is there before the first step: what the order of threads does is no figure
         run = program.run_async(backend=engine, seed=1, passes=passes)
-        run.core.wait_plain(lambda: run.core.body_done, 60)
+        run.core.wait_plain(lambda: run.core.body_done or engine.messages > 0, 60)
         engine.resume()
         run.result(60)
         engine.settle()

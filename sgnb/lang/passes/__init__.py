@@ -78,7 +78,7 @@ PASSES: tuple[Pass, ...] = (
         "commit_prefixes",
         commit_prefixes,
         "computing what branches begin with changes no text: the tail that a token may cross stays pending",
-        "no fork of two branches has new text of some length before it",
+        "no fork with new text before it has branches that generate later",
     ),
     Pass(
         "group_generations",
