@@ -1,0 +1,190 @@
+"""Engine views: live in a real JupyterLab, and drawn from scripted events in every theme and width."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, Page
+from view_page import data_of, open_view
+
+BAD = '<img src=x onerror="window.broken=1"><svg onload="window.broken=1">\u202e'
+CELLS = [
+    "%load_ext sgnb",
+    "%sgl launch --runner stub --max-total-tokens 4096",
+    "%sgl view tree",
+    "%sgl view kv",
+    """%%sgl
+s += "Rules of the house, for everybody who reads this. "
+for i, b in enumerate(s.fork(3)):
+    b += f"Question {i}: " + gen("answer", max_tokens=150, ignore_eos=True)""",
+    """%%sgl
+s += "Rules of the house, for everybody who writes this. " + gen("other", max_tokens=5)""",
+]
+STATE = "() => [...document.querySelectorAll('.sgnb-view')].map(view => ({...view.dataset}))"
+
+
+@pytest.fixture
+def notebook(lab_server: Any) -> str:
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), Path(lab_server.folder) / "views.ipynb")
+    return "views.ipynb"
+
+
+def test_views_are_live_and_share_playhead_and_selection(lab: Any, notebook: str) -> None:
+    lab.open(notebook)
+    for index in range(4):
+        lab.run_cell(index)
+        lab.cell_done(index)
+    page = lab.page
+    tree, kv = lab.cell(2).locator(".sgnb-view"), lab.cell(3).locator(".sgnb-view")
+    tree.wait_for()
+    assert tree.locator(".sgnb-empty").inner_text() == "Nothing has run yet."
+    lab.run_cell(4)
+    tree.locator("canvas").first.wait_for()
+    lab.cell_done(4)
+    page.wait_for_function("() => document.querySelector('.sgnb-view-tree')?.dataset.state === 'ok'")
+    lab.run_cell(5)
+    lab.cell_done(5)
+    kv.scroll_into_view_if_needed()
+    page.wait_for_selector('.sgnb-view-kv[data-state="ok"][data-ready="1"]')
+    assert "✓ free + cached + in use = 4\u2009096" in kv.inner_text()
+
+    # Why was the second prompt not cached?
+    tree.scroll_into_view_if_needed()
+    row = tree.locator(".sgnb-tree-prompts tr", has_text="6 other")
+    row.wait_for()
+    row.click()
+    why = tree.locator(".sgnb-tree-why")
+    why.get_by_text("Why was 6 other not cached?").wait_for()
+    page.wait_for_function("() => document.querySelector('.sgnb-tree-aligned') !== null")
+    assert "writes this" in why.inner_text() and "reads this" in why.inner_text()
+
+    # A step back in one view is a step back in the other; selection is shared as well.
+    newest = int(tree.get_attribute("data-step") or 0)
+    tree.get_by_label("Previous step").click()
+    page.wait_for_function(
+        """step => [...document.querySelectorAll('.sgnb-view')].filter(view => view.dataset.step).every(
+             view => Number(view.dataset.step) < step)""",
+        arg=newest,
+    )
+    assert "Go live" in kv.inner_text()
+    kv.get_by_role("button", name="Go live").click()
+    page.wait_for_function(
+        "step => Number(document.querySelector('.sgnb-view-tree').dataset.step) >= step", arg=newest
+    )
+    assert kv.locator("tr.sgnb-chosen").count() <= 1
+
+    # By keyboard: the first node, its child; what is told is a sentence.
+    canvas = tree.locator("canvas.sgnb-tree-canvas")
+    canvas.focus()
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowRight")
+    tree.locator(".sgnb-tree-part").nth(1).wait_for()
+    page.wait_for_function(
+        "() => /^Node \\\\d/.test(document.querySelector('.sgnb-view-tree .sgnb-live-region').textContent)"
+    )
+    tree.get_by_role("radio", name="Table").click()
+    assert tree.locator('[role="treeitem"]').count() >= 4
+    page.keyboard.press("Escape")
+    lab.shot("views-lab")
+    lab.check_clean()
+
+
+@pytest.mark.parametrize("kind", ["tree", "kv"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_views_fit_every_width(browser: Browser, kind: str, dark: bool) -> None:
+    page = open_view(browser, kind, dark=dark)
+    page.evaluate("() => store.select({kind: 'request', id: 'c1.r11'})")
+    for width in (1180, 700, 480, 340):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function(
+            "wide => document.querySelector('.sgnb-view').dataset.width === wide",
+            arg="wide" if width >= 900 else "middle" if width >= 560 else "narrow",
+        )
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        assert clipped(page) == []
+    assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
+def clipped(page: Page) -> list[str]:
+    """Visible buttons, inputs and switches that stand out of the view or over one another."""
+    return list(
+        page.evaluate(
+            """() => {
+              const host = document.querySelector('.sgnb-view').getBoundingClientRect();
+              const seen = [...document.querySelectorAll('.sgnb-bar button, .sgnb-bar input, .sgnb-bar select')]
+                .filter(node => node.offsetParent).map(node => [node, node.getBoundingClientRect()]);
+              const out = [];
+              for (const [node, box] of seen) {
+                if (box.right > host.right + 1) out.push(`${node.textContent || node.className} is cut`);
+                for (const [other, b] of seen) {
+                  if (other === node) continue;
+                  if (box.left < b.right - 1 && b.left < box.right - 1 && box.top < b.bottom - 1 && b.top < box.bottom - 1)
+                    out.push(`${node.className} over ${other.className}`);
+                }
+              }
+              return out;
+            }"""
+        )
+    )
+
+
+def test_scripts_in_text_stay_text(browser: Browser) -> None:
+    scenario = """(() => { const s = new Script(); const bad = BAD;
+      const node = s.insert(1, bad, 300, 'c1.r1');
+      s.request('c1.r1', bad, '', bad, 300).admit('c1.r1', bad, '', bad, 300, {matched: 2, node, cause: 'short'});
+      s.partings['c1.r1'] = {same: bad, prompt: bad, cached: bad, cached_node: node};
+      return s.flush().pass([{rid: 'c1.r1', kind: 'decode', tokens: 1, prefix: 300}]); })()"""
+    page = open_view(browser, "tree", scenario=scenario.replace("BAD", json.dumps(BAD)))
+    page.locator(".sgnb-tree-prompts tr").nth(1).click()
+    page.locator(".sgnb-tree-aligned").wait_for()
+    assert "<img" in page.locator(".sgnb-tree-why").inner_text()
+    assert page.locator(".sgnb-view img, .sgnb-view svg").count() == 0
+    assert page.evaluate("() => window.broken") is None
+    assert "[U+202E]" in page.locator(".sgnb-tree-aligned").inner_text()
+    page.close()
+
+
+def test_the_five_empty_states_have_their_words(browser: Browser) -> None:
+    page = open_view(browser, "kv")
+    cases = {
+        "store.engineState = 'none'; store.reset()": (".sgnb-cover", "No engine is running."),
+        "store.engineState = 'idle'; store.live.seq = 1": (".sgnb-cover", "Nothing has run yet."),
+        "store.load(script.picture); feed(); store.gap = true": (".sgnb-note", "Catching up …"),
+        "store.gap = false; store.engineState = 'died'": (".sgnb-note", "This is the last state."),
+    }
+    for action, (place, words) in cases.items():
+        page.evaluate(f"() => {{ {action}; store._tell('state'); }}")
+        page.locator(place, has_text=words).wait_for()
+    page.close()
+
+
+def test_map_answers_by_mouse_and_key(browser: Browser) -> None:
+    page = open_view(browser, "kv")
+    canvas = page.locator("canvas.sgnb-kv-canvas")
+    canvas.click(position={"x": 60, "y": 4})
+    page.locator(".sgnb-kv-about").get_by_text("slot ").wait_for()
+    assert "node " in page.locator(".sgnb-kv-about").inner_text()
+    page.locator(".sgnb-kv-holders tr", has_text="9.1 finding").click()
+    assert page.evaluate("() => store.selection") == {"kind": "request", "id": "c1.r11"}
+    page.get_by_role("button", name="Release").click()
+    page.wait_for_function("() => window.said.some(message => message.verb === 'release')")
+    page.get_by_role("radio", name="Table").click()
+    page.locator(".sgnb-kv-twin table").wait_for()
+    page.locator(".sgnb-view").focus()
+    page.keyboard.press(",")
+    page.wait_for_function("() => !store.isLive")
+    page.keyboard.press("l")
+    page.wait_for_function("() => store.isLive")
+    page.keyboard.press("?")
+    page.locator("dialog.sgnb-help[open]").wait_for()
+    assert data_of(page)["state"] == "ok"
+    page.evaluate("() => window.unmount()")
+    assert page.evaluate("() => window.said.at(-1).k") == "unsub"
+    page.close()
