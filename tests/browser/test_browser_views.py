@@ -30,7 +30,9 @@ STATE = "() => [...document.querySelectorAll('.sgnb-view')].map(view => ({...vie
 @pytest.fixture
 def notebook(lab_server: Any) -> str:
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), Path(lab_server.folder) / "views.ipynb")
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    made = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
+    nbformat.write(made, Path(lab_server.folder) / "views.ipynb")
     return "views.ipynb"
 
 
@@ -51,7 +53,7 @@ def test_views_are_live_and_share_playhead_and_selection(lab: Any, notebook: str
     lab.cell_done(5)
     kv.scroll_into_view_if_needed()
     page.wait_for_selector('.sgnb-view-kv[data-state="ok"][data-ready="1"]')
-    assert "✓ free + cached + in use = 4\u2009096" in kv.inner_text()
+    kv.get_by_text("✓ free + cached + in use = 4\u2009096").wait_for()
 
     # Why was the second prompt not cached?
     tree.scroll_into_view_if_needed()

@@ -40,7 +40,7 @@ export class Script {
     for (let i = 0; i < slots.length; ) {
       let end = i + 1;
       while (end < slots.length && slots[end] === slots[end - 1] + 1) end++;
-      this.runs.push([owner, slots[i], end - i, kind]);
+      this.runs.push(["SlotRun", owner, slots[i], end - i, kind]);
       i = end;
     }
     return this;

@@ -20,7 +20,7 @@ function owners(script) {
   const out = new Array(script.slots).fill("");
   for (const { event } of script.events) {
     if (event.t !== "kv") continue;
-    for (const [owner, start, count] of event.runs) out.fill(owner, start, start + count);
+    for (const [, owner, start, count] of event.runs) out.fill(owner, start, start + count);
   }
   return out;
 }

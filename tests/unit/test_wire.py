@@ -122,3 +122,14 @@ def test_errors_cross_by_name_and_unknown_names_become_engine_errors():
     assert isinstance(make_error(ErrorInfo(kind="LimitError", message="m")), LimitError)
     for kind in ("SystemExit", "annotations", "__doc__", "Sequence"):
         assert type(make_error(ErrorInfo(kind=kind, message="m"))) is EngineError
+
+
+def test_slot_runs_begin_with_their_name_on_the_wire() -> None:
+    """The page's fold reads runs by place: name, owner, start, count, kind."""
+    import msgspec
+
+    from sgnb.messages import KVDelta, SlotRun
+
+    delta = KVDelta(time=1.0, step=2, runs=[SlotRun(owner="c1.r1", start=3, count=4, kind="decode")])
+    plain = msgspec.msgpack.decode(msgspec.msgpack.encode(delta))
+    assert plain["runs"] == [["SlotRun", "c1.r1", 3, 4, "decode"]]

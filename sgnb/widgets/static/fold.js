@@ -101,7 +101,8 @@ export class EngineState {
         this._radix(event);
         break;
       case "kv":
-        for (const run of event.runs) this._run(run[0], run[1], run[2], run[3] ?? "", event.step ?? 0);
+        // On the wire a run is an array that begins with its record's name.
+        for (const [, owner, start, length, kind] of event.runs) this._run(owner, start, length, kind ?? "", event.step ?? 0);
         this.kvVersion++;
         break;
       case "step":
