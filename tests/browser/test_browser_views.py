@@ -87,9 +87,7 @@ def test_views_are_live_and_share_playhead_and_selection(lab: Any, notebook: str
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowRight")
     tree.locator(".sgnb-tree-part").nth(1).wait_for()
-    page.wait_for_function(
-        "() => /^Node \\\\d/.test(document.querySelector('.sgnb-view-tree .sgnb-live-region').textContent)"
-    )
+    tree.locator(".sgnb-live-region", has_text="Node ").wait_for(state="attached")
     tree.get_by_role("radio", name="Table").click()
     assert tree.locator('[role="treeitem"]').count() >= 4
     page.keyboard.press("Escape")
@@ -120,7 +118,7 @@ def clipped(page: Page) -> list[str]:
         page.evaluate(
             """() => {
               const host = document.querySelector('.sgnb-view').getBoundingClientRect();
-              const seen = [...document.querySelectorAll('.sgnb-bar button, .sgnb-bar input, .sgnb-bar select')]
+              const seen = [...document.querySelectorAll('.sgnb-topbar button, .sgnb-topbar input, .sgnb-topbar select')]
                 .filter(node => node.offsetParent).map(node => [node, node.getBoundingClientRect()]);
               const out = [];
               for (const [node, box] of seen) {
@@ -158,8 +156,8 @@ def test_the_five_empty_states_have_their_words(browser: Browser) -> None:
     cases = {
         "store.engineState = 'none'; store.reset()": (".sgnb-cover", "No engine is running."),
         "store.engineState = 'idle'; store.live.seq = 1": (".sgnb-cover", "Nothing has run yet."),
-        "store.load(script.picture); feed(); store.gap = true": (".sgnb-note", "Catching up …"),
-        "store.gap = false; store.engineState = 'died'": (".sgnb-note", "This is the last state."),
+        "store.load(script.picture); feed(); store.gap = true": (".sgnb-notice", "Catching up …"),
+        "store.gap = false; store.engineState = 'died'": (".sgnb-notice", "This is the last state."),
     }
     for action, (place, words) in cases.items():
         page.evaluate(f"() => {{ {action}; store._tell('state'); }}")

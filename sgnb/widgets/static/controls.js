@@ -46,7 +46,7 @@ export function playheadBar(store) {
   const next = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Next step ( . )", "aria-label": "Next step", onclick: () => store.stepBy(1) }, "▸");
   const step = el("input", "sgnb-input sgnb-step", { type: "text", inputmode: "numeric", "aria-label": "Step", spellcheck: "false" });
   const ago = el("span", "sgnb-ago", {});
-  const live = el("button", "sgnb-button sgnb-live", { type: "button", onclick: () => store.goLive() });
+  const live = el("button", "sgnb-button sgnb-golive", { type: "button", onclick: () => store.goLive() });
   step.addEventListener("keydown", event => {
     event.stopPropagation();
     if (event.key === "Enter") {

@@ -44,14 +44,14 @@ export class View {
     host.setAttribute("role", "group");
     host.setAttribute("aria-label", this.constructor.title);
     host.dataset.kind = this.kind;
-    this.titleFacts = el("span", "sgnb-facts", {});
+    this.titleFacts = el("span", "sgnb-viewfacts", {});
     this.engineName = el("span", "sgnb-dim sgnb-engine", {});
     this.tools = el("div", "sgnb-tools", {});
     this.playhead = playheadBar(store);
     const help = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => this._help() }, "?");
     this.header = el(
       "div",
-      "sgnb-bar",
+      "sgnb-topbar",
       {},
       el("h2", "sgnb-title", {}, this.constructor.title),
       this.engineName,
@@ -61,14 +61,14 @@ export class View {
       this.playhead.element,
       help
     );
-    this.body = el("div", "sgnb-body", {});
+    this.body = el("div", "sgnb-viewbody", {});
     this.side = el("aside", "sgnb-side", { "aria-label": "Details" });
     this.main = el("div", "sgnb-main", {}, this.body, this.side);
     this.foot = el("div", "sgnb-foot", {});
     this.drawer = el("button", "sgnb-button sgnb-drawer", { type: "button", "aria-expanded": "false", onclick: () => this._toggleDrawer() }, "Details");
     this.tools.append(this.drawer);
     this.cover = el("div", "sgnb-cover", { hidden: true });
-    this.note = el("div", "sgnb-note", { hidden: true, role: "note" });
+    this.note = el("div", "sgnb-notice", { hidden: true, role: "note" });
     this.region = liveRegion();
     this.content = el("div", "sgnb-content", {}, this.note, this.main, this.foot);
     fill(host, this.header, this.content, this.cover, this.region.element);
