@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 
+import psutil
 import pytest
+from process_rig import until
 
 from sgnb.constraints import Constraint
+from sgnb.engine.grammar import xgrammar_backend
 from sgnb.engine.grammar.base import GrammarError, GrammarState, Vocabulary
 from sgnb.engine.grammar.xgrammar_backend import XGrammarBackend
 
@@ -109,3 +115,67 @@ def test_closed_backend_refuses(backend):
     own.close()
     with pytest.raises(GrammarError, match="ending"):
         own.compile(Constraint("regex", "a"))
+
+
+HUNGRY = "(a{1,9000}b{1,9000})"
+BOMB = "|".join(f"(.{{1,{i}}}[a-{chr(98 + i % 20)}]{{1,{i}}}){{1,{i}}}" for i in range(60, 150))
+
+
+@pytest.mark.parametrize("megabytes", [2, 8, 32])
+def test_F49_one_that_needs_too_much_memory_fails_alone_and_is_told_the_bound(
+    backend, monkeypatch, megabytes
+):
+    """The library says that memory is short, or is ended by it: both are one request's failure, with the figure."""
+    monkeypatch.setattr(xgrammar_backend, "MEMORY_BYTES", megabytes << 20)
+    with pytest.raises(GrammarError) as caught:
+        backend.compile(Constraint("regex", HUNGRY))
+    told = caught.value.info
+    assert told.code in ("grammar", "grammar_killed") and f"{megabytes} MB" in f"{told.message} {told.hint}"
+    assert caught.value.lasting == (told.code == "grammar"), "who was killed may be tried again"
+    assert accepts(state_of(backend, "regex", "[0-9]"), "7"), "a small one is compiled under the same bound"
+
+
+def test_F49_killed_compiler_is_one_requests_failure(backend):
+    failed: list[GrammarError] = []
+
+    def compile_bomb() -> None:
+        try:
+            backend.compile(Constraint("regex", BOMB))
+        except GrammarError as error:
+            failed.append(error)
+
+    assert accepts(state_of(backend, "regex", "a"), "a")
+    warm = psutil.Process(backend._worker.pid)
+    thread = threading.Thread(target=compile_bomb)
+    thread.start()
+    until(warm.children, 30)
+    for child in warm.children():
+        child.kill()
+    thread.join(30)
+    assert [(error.info.code, error.lasting) for error in failed] == [("grammar_killed", False)]
+    assert "512 MB" in failed[0].info.hint
+    assert accepts(state_of(backend, "regex", "[x]"), "x") and warm.is_running()
+
+
+LOADING = """
+import sys
+from sgnb.engine.grammar.worker import load_library
+library = load_library()
+print(sorted({"torch", "transformers"} & set(sys.modules)), library.__name__)
+try:
+    import torch
+except ImportError:
+    print("torch cannot be imported afterwards")
+print(torch.zeros(2).sum().item())
+"""
+
+
+def test_library_is_loaded_without_torch_and_transformers_and_both_can_be_loaded_later():
+    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split("\n")[:2] == ["[] xgrammar", "0.0"], done.stdout + done.stderr
+
+
+def test_warm_worker_is_small(backend):
+    assert accepts(state_of(backend, "regex", "a"), "a")
+    resident = psutil.Process(backend._worker.pid).memory_info().rss
+    assert resident < 128 << 20, "with torch in it, it would have more than 200 MB"

@@ -28,7 +28,7 @@ from sgnb.engine.grammar.base import (
     Matcher,
     Vocabulary,
 )
-from sgnb.engine.grammar.worker import read_frame, write_frame
+from sgnb.engine.grammar.worker import load_library, read_frame, write_frame
 
 CPU_SECONDS = 5.0
 MEMORY_BYTES = 512 << 20
@@ -36,7 +36,7 @@ MEMORY_BYTES = 512 << 20
 TRIED_STEP_SECONDS = 0.1
 """CPU time for one mask of a trial walk, before a grammar is used."""
 _WARM_SECONDS = 120.0
-"""Importing the library takes three seconds, and much longer on a machine with other work."""
+"""Importing the library takes a second, and much longer on a machine with other work."""
 _ANSWER_SECONDS = 4 * CPU_SECONDS + 5
 _WORKER = Path(__file__).with_name("worker.py")
 _INSTALL = 'pip install "xgrammar==0.2.9"'
@@ -83,7 +83,7 @@ class XGrammarBackend(GrammarBackend):
 
     def _load(self) -> None:
         try:
-            import xgrammar  # noqa: PLC0415  slow, and only for who constrains
+            xgrammar = load_library()
         except ImportError as error:
             raise GrammarError(f"xgrammar cannot be used: {error}", hint=_INSTALL, lasting=False) from None
         self._info = xgrammar.TokenizerInfo(
