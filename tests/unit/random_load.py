@@ -241,6 +241,16 @@ class Load:
 
     # ------------------------------------------------------------ what must have been said
 
+    def fits(self, asked: Asked) -> bool:
+        """Whether it can run at all: the last token, of an output or of an option, needs neither slot nor position."""
+        length, scheduler = len(asked.prompt), self.rig.scheduler
+        context, slots = scheduler.runner.context_length, scheduler.allocator.size
+        if asked.options is not None:
+            return bool(length) and length + max(map(len, asked.options)) - 1 <= min(context, slots)
+        if not asked.params["max_new_tokens"]:
+            return 0 < length <= context
+        return 0 < length <= min(context - 1, slots)
+
     def compare(self, asked: Asked, told: Told) -> None:
         """Words, end, kept ids and what is left over; of a select its winner and scores."""
         prompt = asked.prompt
@@ -249,10 +259,9 @@ class Load:
                 return  # its session was closed before it arrived
             code, words = told.finish.error.code, told.finish.error.message
             assert code in ("empty_prompt", "context"), words
-            assert code == "empty_prompt" or len(prompt) + 1 + 6 * bool(asked.options) > self.limit - 32, (
-                words
-            )
+            assert code == ("context" if prompt else "empty_prompt") and not self.fits(asked), words
             return
+        assert self.fits(asked)
         if asked.options is not None:
             assert asked.abort or told.finish.type == "stop"
             if told.finish.type == "stop":

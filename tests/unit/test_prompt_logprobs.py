@@ -40,6 +40,39 @@ def test_cache_match_is_capped_and_the_event_says_why(page_size):
     assert plain.meta.cached_tokens > 60 and not plain.input_logprobs
 
 
+@pytest.mark.radix
+@pytest.mark.parametrize("page", [1, 2, 4, 16])
+def test_B142_twice_at_page_borders_gives_the_same_full_list(page):
+    rig = Rig(page_size=page)
+    for n, length in enumerate(sorted({max(2, page - 1), page + 1, 2 * page, 3 * page + 1})):
+        prompt = PROMPT[n : n + length]
+        told = []
+        for turn in (10 * n + 1, 10 * n + 2):
+            told.append(rig.run(turn, prompt, return_logprob=True, logprob_start_len=0, max_new_tokens=3))
+            assert len(told[-1].input_logprobs) == length
+        assert told[0].input_logprobs == told[1].input_logprobs
+        assert [one.logprob for one in told[0].input_logprobs[1:]] == [
+            stub_score(prefix_hash(prompt[:at]), prompt[at]) for at in range(1, length)
+        ]
+
+
+@pytest.mark.radix
+@pytest.mark.parametrize("page", [1, 4])
+def test_B143_order_of_two_prompts_with_a_common_prefix_does_not_matter(page):
+    """What is cached by the other one is computed again for its values, never read from memory that has none."""
+    first, second = PROMPT[:40], PROMPT[:30] + list(b"and something else")
+
+    def told(*prompts: list[int]) -> dict[tuple[int, ...], list[float]]:
+        rig = Rig(page_size=page)
+        found = {}
+        for n, prompt in enumerate(prompts, 1):
+            values = rig.run(n, prompt, return_logprob=True, logprob_start_len=0).input_logprobs
+            found[tuple(prompt)] = [one.logprob for one in values]
+        return found
+
+    assert told(first, second) == told(second, first) == told(first, second, first)
+
+
 def test_neighbours_and_overlap():
     for args in ({}, {"enable_mixed_chunk": True}, {"enable_overlap": True}, {"max_total_tokens": 200}):
         rig = Rig(chunked_prefill_size=16, **args)

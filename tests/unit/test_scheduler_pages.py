@@ -34,16 +34,16 @@ def test_fork_shares_whole_pages_and_computes_the_tail_again(page):
     rig = rig_of(page)
     rig.run(1, LONG[:34], max_new_tokens=6, ignore_eos=True)  # 40 ids, 39 with KV
     rig.fork(1, 11, 12)
-    rids = [rig.decode(n, LONG[:20], sid=n, fresh=False, max_new_tokens=2) for n in (11, 12)]
+    tails = {11: LONG[:20], 12: LONG[20:40]}
+    rids = [rig.decode(n, tail, sid=n, fresh=False, max_new_tokens=2) for n, tail in tails.items()]
     rig.drain()
     whole = 39 // page * page
     for rid in rids:
         seen = match(rig, rid)
-        assert (seen.matched, rig.told[rid].meta.cached_tokens) == (whole, whole) or page == 2
+        assert (seen.matched, rig.told[rid].meta.cached_tokens) == (whole, whole)
         if page == 16:
             assert (seen.cause, seen.half_page) == ("page", 7), "7 tokens do not fill a page"
-    prompt = rig.told[rids[0]].prompt_ids
-    assert rig.told[rids[0]].ids == rig.told[rids[1]].ids == alone(prompt, max_new_tokens=2).ids
+        assert rig.told[rid].ids == alone(rig.told[rid].prompt_ids, max_new_tokens=2).ids
 
 
 def test_a_short_rest_that_does_not_fill_a_page_is_told():
@@ -118,6 +118,29 @@ def test_select_on_pages(page):
         rig.drain()
     assert paged.told["c1.r1"].choice == whole.told["c1.r1"].choice
     assert paged.told["c1.r2"].ids == whole.told["c1.r2"].ids
+
+
+@pytest.mark.parametrize("prompt", range(25, 42))
+@pytest.mark.parametrize("page", [1, *PAGES])
+def test_F38_a_select_fits_exactly_when_prompt_and_option_fill_the_pool(page, prompt):
+    """Its last token needs no slot; one more is refused at the door, and nothing ever hangs."""
+    size = 48
+    fits, not_ = b"z" * (size - prompt + 1), b"z" * (size - prompt + 2)
+    rig = rig_of(page, max_total_tokens=size)
+    rig.select(1, LONG[:prompt], [b"a", fits, b"bc"])
+    rig.drain()
+    told = rig.told["c1.r1"]
+    assert told.finish.type == "stop" and len(told.choice.options[1].logprobs) == len(fits)
+    roomy = rig_of(page)
+    roomy.select(1, LONG[:prompt], [b"a", fits, b"bc"])
+    roomy.drain()
+    assert told.choice == roomy.told["c1.r1"].choice
+    rig.select(2, LONG[:prompt], [b"a", not_])
+    rig.drain()
+    assert (
+        rig.told["c1.r2"].finish.error.code == "context"
+        and str(size) in rig.told["c1.r2"].finish.error.message
+    )
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from random_load import EVICTIONS, PAGES, POLICIES, Load
+
+from sgnb.config import EngineArgs
+from sgnb.engine.model_executor.process_driver import ProcessDriver
+from sgnb.engine.model_store import ModelPath
 
 CASES = 60
 """Loads of 14 requests in the short version."""
@@ -49,6 +54,27 @@ def test_every_request_says_what_it_says_alone(part):
 def test_every_request_says_what_it_says_alone_long(seed):
     """5,000 requests altogether."""
     run_load(10_000 + seed, 100)
+
+
+def run_over_processes(seed: int, page: int, requests: int) -> None:
+    """The runner in a process of its own: records, moves of slots and results cross a socket."""
+    settings = settings_of(random.Random(seed)) | {"page_size": page, "runner_driver": "process"}
+    args = EngineArgs.make(runner="stub", context_length=96, **settings)
+    driver = ProcessDriver(args, ModelPath(name="stub", path=Path(), kind="gguf"), lambda *_: None)
+    load = Load(seed, driver=driver, **settings)
+    load.run(requests, retract_every=5)
+    assert any(event.state == "retracted" for event in load.rig.events)
+
+
+@pytest.mark.parametrize("page", [1, 2, 4, 16])
+def test_every_request_says_what_it_says_alone_over_a_process(page):
+    run_over_processes(30_000 + page, page, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(12))
+def test_every_request_says_what_it_says_alone_over_a_process_long(seed):
+    run_over_processes(31_000 + seed, [1, 2, 4, 16][seed % 4], 200)
 
 
 def run_tiny(seed: int) -> None:

@@ -40,7 +40,7 @@ def test_an_idle_engine_is_never_stuck(tmp_path):
     assert dog.look() == ""
 
 
-def test_stuck_after_ten_seconds_and_well_again_with_the_next_step(tmp_path, caplog):
+def test_F40_stuck_after_ten_seconds_and_well_again_with_the_next_step(tmp_path, caplog):
     dog, pulse, clock = watched(tmp_path)
     pulse.enter("compute", 7, 3)
     clock.now += 9
@@ -74,7 +74,7 @@ def test_it_names_who_does_not_answer(tmp_path, phase, own, runner, words):
     assert dog.look() == f"No step for 15 s, 1 request running. {words}"
 
 
-def test_stacks_are_written_once_for_each_step_that_does_not_end(tmp_path, monkeypatch):
+def test_F40_stacks_are_written_once_for_each_step_that_does_not_end(tmp_path, monkeypatch):
     dog, pulse, clock = watched(tmp_path, seconds=20)
     dumps = []
     monkeypatch.setattr(dog, "_dump", dumps.append)

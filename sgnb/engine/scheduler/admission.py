@@ -80,10 +80,9 @@ def _never_fits(scheduler: Scheduler, msg: SessionDecode, prompt: int) -> ErrorI
 
 
 def _too_long(scheduler: Scheduler, prompt: int, longest: int) -> ErrorInfo | None:
-    """A select's longest option must fit behind the prompt; its last token needs neither slot nor position."""
-    room = min(
-        scheduler.runner.context_length, scheduler.allocator.size - 2 * scheduler.allocator.page_size + 2
-    )
+    """A select's longest option must fit behind the prompt; its last token needs neither slot nor position. The prompt ends
+    at a page border and the option's row holds the rest, so together they take the pages of one sequence."""
+    room = min(scheduler.runner.context_length, scheduler.allocator.size)
     if prompt + longest - 1 <= room:
         return None
     return _error(
