@@ -20,6 +20,7 @@ from sgnb.errors import RecordingError
 from sgnb.messages import (
     EngineStats,
     Label,
+    Numbered,
     RequestEvent,
     Snapshot,
     StepEvent,
@@ -240,13 +241,39 @@ def write_perfetto(items: Iterable[Item], header: RecordingHeader, path: Path | 
         elif isinstance(item, Gap):
             builder.gap(item)
     about = {"sgnb": header.sgnb, "started": header.started}
-    trace: _Event = {
-        "traceEvents": builder.end() if builder is not None else [],
-        "displayTimeUnit": "ms",
-        "otherData": about,
-    }
+    trace = _trace(builder.end() if builder is not None else [], about)
     if path is None:
         return trace
+    return _write(trace, path)
+
+
+def write_events(
+    events: Iterable[Numbered], engine: str, path: Path, window: tuple[float, float] | None = None
+) -> int:
+    """Write events of a running engine, all or those that touch ``window`` (seconds of its clock). How many trace events
+    there are; RecordingError when the file cannot be written."""
+    builder: TraceBuilder | None = None
+    started = 0.0
+    for numbered in events:
+        if builder is None:
+            started = numbered.event.time
+            builder = TraceBuilder(started, engine)
+        builder.take(numbered.event)
+    found = builder.end() if builder is not None else []
+    if window is not None:
+        first, last = ((time - started) * 1e6 for time in window)
+        found = [
+            e for e in found if e["ph"] == "M" or (e["ts"] <= last and e["ts"] + e.get("dur", 0.0) >= first)
+        ]
+    _write(_trace(found, {"started": started}), path)
+    return len(found)
+
+
+def _trace(events: list[_Event], about: _Event) -> _Event:
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+
+
+def _write(trace: _Event, path: Path) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_bytes(msgspec.json.encode(trace))

@@ -9,7 +9,7 @@ Page → kernel (over a widget's or the panel's comm; ``page`` names the page lo
     {"k": "sub", "page": p, "from": n}     begin; n: number of the last event it knows, 0: nothing
     {"k": "unsub", "page": p}              nothing is shown any more
     {"k": "ack", "page": p, "n": m}        all messages up to number m were taken
-    {"k": "ask", "id": i, "verb": v, "args": {…}}     a question to the engine, see ASKS
+    {"k": "ask", "id": i, "verb": v, "args": {…}}     a question to the engine, see ASKS and ``file_verbs``
 
 Kernel → page; frames and snapshots are MessagePack in binary buffers::
 
@@ -33,12 +33,15 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
 from sgnb.errors import SgnbError
 from sgnb.messages import TelemetryFrame
+from sgnb.widgets import file_verbs
+from sgnb.widgets.file_verbs import FILE_VERBS
 from sgnb.widgets.publisher import get_publisher
 
 WINDOW = 16
@@ -92,6 +95,13 @@ class FeedEngine(Protocol):
 
     def ask(self, verb: str, args: dict[str, Any] | None = None, timeout: float = 10.0) -> dict[str, Any]:
         """One control of the engine."""
+
+    @property
+    def recorder(self) -> Any:
+        """The newest recording of it, or None."""
+
+    def record(self, path: str | Path, *, text: bool = True) -> Any:
+        """Begin a recording."""
 
 
 Send = Callable[[dict[str, Any], list[bytes]], None]
@@ -195,6 +205,10 @@ class EngineFeed:
             if verb == "release":
                 self.engine.release([str(sid) for sid in (args or {}).get("sids", [])][:64])
                 answer["data"] = {}
+            elif verb in FILE_VERBS:
+                answer["data"] = file_verbs.answer(
+                    self.engine, str(verb), args if isinstance(args, dict) else {}
+                )
             elif verb not in ASKS:
                 raise SgnbError(f"views may not ask {verb!r}")
             else:

@@ -55,7 +55,8 @@ def open_view(
     page.on("console", lambda message: message.type == "error" and page.errors.append(message.text))  # type: ignore[attr-defined]
     css = "\n".join((STATIC / name).read_text() for name in ("theme.css", "view.css", f"{kind}.css"))
     theme = ";".join(f"--jp-{name}:{value}" for name, value in (DARK if dark else LIGHT).items())
-    made = re.sub(r"^export ", "", (ROOT / "tests/js/scenario.mjs").read_text(), flags=re.MULTILINE)
+    scripts = [(ROOT / f"tests/js/{name}.mjs").read_text() for name in ("scenario", "timeline_scenario")]
+    made = re.sub(r"^export |^import .*\n", "", "\n".join(scripts), flags=re.MULTILINE)
     script = join_modules(f"widget_{kind}.js").replace("export default widget;", "")
     ground = "#111" if dark else "#fff"
     page.set_content(

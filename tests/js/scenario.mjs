@@ -4,6 +4,7 @@ export class Script {
   constructor({ slots = 16384, pageSize = 1, time = 1000 } = {}) {
     this.seq = 0;
     this.time = time;
+    this.began = time;
     this.step = 0;
     this.events = [];
     this.pool = Array.from({ length: slots }, (_, slot) => slots - 1 - slot);
@@ -19,7 +20,7 @@ export class Script {
 
   /** The state before the first event, as the engine's answer to `picture`. */
   get picture() {
-    return { seq: 0, time: this.time, step: 0, slots: this.slots, page_size: this.pageSize, nodes: [], runs: [], requests: [], past: [], next: [] };
+    return { seq: 0, time: this.began, step: 0, slots: this.slots, page_size: this.pageSize, nodes: [], runs: [], requests: [], past: [], next: [], settings: { schedule_policy: "lpm", chunked_prefill_size: 512, enable_mixed_chunk: true } };
   }
 
   put(event) {

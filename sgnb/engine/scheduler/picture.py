@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_NODES = 256
 MAX_NODE_BYTES = 4096
 MAX_RUNS = 400_000
+SETTINGS = ("schedule_policy", "chunked_prefill_size", "enable_mixed_chunk")
+"""Knobs that the timeline names in its head."""
 
 
 def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
@@ -44,6 +46,7 @@ def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
         "slots": scheduler.allocator.size,
         "page_size": scheduler.allocator.page_size,
         "policy": scheduler.args.schedule_policy,
+        "settings": {name: getattr(scheduler.args, name) for name in SETTINGS},
         "nodes": nodes,
         "next": scheduler.cache.next_victims(6),
         "runs": [[run.owner, run.start, run.count, run.kind] for run in runs[:MAX_RUNS]],

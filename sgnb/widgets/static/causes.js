@@ -3,7 +3,7 @@
 import { nameOf } from "./fold.js";
 import { count, plural, seconds } from "./format.js";
 
-const POLICIES = {
+export const POLICIES = {
   lru: "least recently used",
   lfu: "least frequently used",
   fifo: "first in, first out",

@@ -312,6 +312,9 @@ export class History {
     this.figures = []; // EngineStats, oldest first
     this.marks = []; // {time, kind, rid, node, tokens}: evict, retract, finish, abort, flush
     this.prompts = []; // records of requests that were matched, oldest first; at most 200
+    this.knobs = []; // KnobEvents, oldest first
+    this.settings = {}; // knobs as they are now, as far as they are known
+    this.firstPolicy = ""; // the policy before the first switch among them; "" when that is not known
     this.rows = 0;
     this.version = 0;
   }
@@ -334,6 +337,11 @@ export class History {
         if (event.time - (this.figures.at(-1)?.time ?? 0) >= 0.2) this.figures.push(event);
         if (this.figures.length > this.limits.figures) this.figures.shift();
         break;
+      case "knob":
+        this.knobs.push(event);
+        if (this.knobs.length > 1000) this.knobs.shift();
+        Object.assign(this.settings, event.knobs);
+        break;
       case "radix":
         if (event.kind === "evict" || event.kind === "flush") {
           const last = this.marks.at(-1);
@@ -342,7 +350,7 @@ export class History {
             last.tokens += event.length;
             last.nodes++;
           } else {
-            this._mark({ time: event.time, kind: event.kind, rid, node: event.node, tokens: event.length, nodes: 1 });
+            this._mark({ time: event.time, kind: event.kind, rid, node: event.node, tokens: event.length, nodes: 1, policy: event.policy ?? "" });
           }
         }
         break;
@@ -391,12 +399,14 @@ export class History {
         this.prompts.push(record);
         if (this.prompts.length > 200) this.prompts.shift();
       }
+    } else if (state === "compiling" || state === "compiled") {
+      record[state] = time;
     } else if (state === "first_token") {
       record.twice = event.duplicate_tokens ?? 0;
       record.first = record.first || time;
     } else if (state === "retracted" || state === "finished") {
       const turn = record.turns.at(-1);
-      if (turn && !turn.to) Object.assign(turn, { to: time, end: state === "finished" ? event.reason : state });
+      if (turn && !turn.to) Object.assign(turn, { to: time, end: state === "finished" ? event.reason : state, why: event.reason ?? "" });
       if (state === "finished") Object.assign(record, { finished: time, reason: event.reason ?? "" });
       const kind = state === "retracted" ? "retract" : event.reason === "abort" ? "abort" : "finish";
       this._mark({ time, kind, rid, node: 0, tokens: 0, nodes: 0 });
@@ -405,6 +415,9 @@ export class History {
 
   /** Requests of a snapshot: those that lived before the first event. */
   fromSnapshot(snapshot) {
+    const settings = snapshot.settings ?? { schedule_policy: snapshot.policy };
+    if (!this.knobs.some(event => event.knobs.schedule_policy !== undefined)) this.firstPolicy = settings.schedule_policy ?? "";
+    this.settings = { ...settings };
     for (const req of snapshot.requests) {
       const record = this._record(req.rid, req.label ?? {}, req.client, req.time_queued);
       record.state = req.state === "waiting" ? "queued" : "admitted";

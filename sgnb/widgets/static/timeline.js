@@ -1,8 +1,451 @@
-// Batch timeline: see ui.md. The frame, the keys and the empty states are view.js's.
+// Batch timeline: what each step did and cost, who waited for what, what was decided (ui.md §6). Frame and keys: view.js.
+//
+// The window is `span` seconds; its right edge is `right`, or the newest moment while `right` is null. Until the reader zooms,
+// the span grows with the run, up to ten seconds. Drawing: timeline_draw.js; words of the column: timeline_side.js.
 
+import { segmented } from "./controls.js";
+import { el, fill, sharpCanvas } from "./dom.js";
+import { nameOf } from "./fold.js";
+import { before, count, plural, seconds } from "./format.js";
+import { actsBar } from "./timeline_acts.js";
+import { burstStart, lanesIn, TimelineIndex } from "./timeline_data.js";
+import { brushes, drawLanes, drawOverview, drawSteps, LANE, OVERVIEW, ROWS } from "./timeline_draw.js";
+import { refill, requestNodes, stepNodes, twinNodes, windowNodes } from "./timeline_side.js";
+import { waitWords, endWord, rowWords, stepWords } from "./timeline_words.js";
 import { View } from "./view.js";
+
+const PAST = 60;
+const SHORTEST = 0.001;
+const LONGEST = 600;
+const AUTO = 10;
+const LANES_HEIGHT = 12 * LANE;
+const OVERVIEW_EVERY = 200;
 
 export class TimelineView extends View {
   static kind = "timeline";
   static title = "Batch timeline";
+
+  build() {
+    this.mode = "lanes";
+    this.span = 0; // 0: as long as the run, at most AUTO
+    this.right = null;
+    this.found = "";
+    this.switch = segmented("Show", [["lanes", "Timeline"], ["table", "Table"]], "lanes", mode => {
+      this.mode = mode;
+      this.changed();
+    });
+    this.tools.prepend(this.switch.element, this.findBox("Find request"));
+    this.overview = sharpCanvas("sgnb-time-overview", "The last 60 s");
+    this.top = sharpCanvas("sgnb-time-top", "Steps");
+    this.lanes = sharpCanvas("sgnb-time-lanes", "Requests");
+    this.spacer = el("div", "sgnb-time-spacer", {});
+    this.scroll = el("div", "sgnb-time-scroll", {}, this.spacer, this.lanes.canvas);
+    this.chart = el("div", "sgnb-time-chart", {}, this.overview.canvas, this.top.canvas, this.scroll);
+    this.twin = el("div", "sgnb-time-twin", { hidden: true });
+    this.legendNode = this.legend([
+      ["waiting", "waiting"],
+      ["reused", "reused"],
+      ["prefill", "prefill chunk, tokens"],
+      ["decode", "decode"],
+      ["end", "finished"],
+      ["retracted", "retracted"],
+      ["aborted", "aborted"],
+    ]);
+    const legendButton = el("button", "sgnb-button sgnb-time-legend-button", { type: "button", "aria-expanded": "false", onclick: () => {
+      const open = this.legendNode.classList.toggle("sgnb-open");
+      legendButton.setAttribute("aria-expanded", String(open));
+    } }, "Legend");
+    this.tools.append(legendButton);
+    fill(this.body, this.chart, this.twin, this.legendNode);
+    this.about = el("div", "sgnb-time-about", {});
+    this.step = el("div", "sgnb-time-step", {});
+    const button = (words, act) => el("button", "sgnb-button", { type: "button", onclick: act }, words);
+    const moves = el("div", "sgnb-buttons sgnb-time-moves", {}, button("Previous event", () => this.store.eventBy(-1)), button("Next event", () => this.store.eventBy(1)));
+    this.inView = el("div", "sgnb-ruled sgnb-time-window", {});
+    fill(this.side, this.about, this.step, moves, this.inView);
+    this.acts = actsBar(this.store, { say: words => this.region.say(words), window: () => this.window });
+    fill(this.foot, this.acts.element);
+    this._offs.push(() => this.acts.close());
+    this._listen();
+  }
+
+  // ---------------------------------------------------------------- time
+
+  get index() {
+    if (this._index?.history !== this.store.history) this._index = new TimelineIndex(this.store.history);
+    return this._index;
+  }
+
+  /** The newest moment that has something to show. */
+  get latest() {
+    let last = this.index.end;
+    for (const record of this.store.history.requests.values()) last = Math.max(last, record.finished || record.queued);
+    return last || this.store.now;
+  }
+
+  /** What is drawn of time: {from, to}, in the engine's seconds. */
+  get window() {
+    const latest = this.latest;
+    const right = this.right ?? latest;
+    let { span } = this;
+    if (!span) {
+      const whole = right - burstStart(this.store.history, right);
+      span = Math.min(AUTO, Math.max(0.02, whole * 1.06));
+    }
+    const to = this.right === null ? right + span * 0.02 : right;
+    return { from: to - span, to };
+  }
+
+  /** The whole time of the overview. */
+  get whole() {
+    const { store } = this;
+    if (store.replaying) return { from: store.oldest, to: Math.max(store.oldest + 0.01, store.live.time) };
+    return { from: store.now - PAST, to: store.now };
+  }
+
+  _look(from, to) {
+    this.span = Math.min(LONGEST, Math.max(SHORTEST, to - from));
+    const latest = this.latest;
+    this.right = Math.min((from + to) / 2 + this.span / 2, latest + this.span * 0.9);
+    if (this.store.isLive && Math.abs(this.right - latest) < this.span * 0.03) this.right = null;
+    this.changed();
+  }
+
+  _zoomAt(factor, time) {
+    const { from, to } = this.window;
+    const span = Math.min(LONGEST, Math.max(SHORTEST, (to - from) * factor));
+    const part = (time - from) / (to - from);
+    if (this.right === null && part > 0.98) {
+      this.span = span;
+      return this.changed();
+    }
+    return this._look(time - part * span, time + (1 - part) * span);
+  }
+
+  zoom(direction) {
+    if (direction === 0) {
+      this.span = 0;
+      this.right = null;
+      return this.changed();
+    }
+    const { from, to } = this.window;
+    const { time, isLive } = this.store;
+    const at = !isLive && time >= from && time <= to ? time : this.right === null ? to : (from + to) / 2;
+    return this._zoomAt(direction > 0 ? 0.6 : 1 / 0.6, at);
+  }
+
+  /** A playhead that was moved elsewhere comes into view. */
+  _follow() {
+    const { store } = this;
+    if (store.isLive) {
+      if (this._wasLive === false) this.right = null;
+    } else if (store.playhead !== this._lastHead) {
+      const { from, to } = this.window;
+      const span = to - from;
+      if (store.playhead < from || store.playhead > to) {
+        this.span ||= span;
+        this.right = store.playhead + span * 0.5;
+      } else if (this.right === null) {
+        this.span ||= span;
+        this.right = to;
+      }
+    }
+    this._wasLive = store.isLive;
+    this._lastHead = store.playhead;
+  }
+
+  // ---------------------------------------------------------------- pointer and keys
+
+  _time(event, canvas) {
+    const { left, width, from, to } = this.geometry;
+    const x = event.clientX - canvas.getBoundingClientRect().left - left;
+    return from + (Math.max(-0.02, Math.min(1.02, x / width)) * (to - from));
+  }
+
+  _listen() {
+    const drag = (canvas, { onAxis, click }) => {
+      let held = null;
+      canvas.addEventListener("pointerdown", event => {
+        canvas.focus({ preventScroll: true });
+        canvas.setPointerCapture(event.pointerId);
+        const y = event.clientY - canvas.getBoundingClientRect().top;
+        held = { x: event.clientX, window: this.window, axis: onAxis?.(y) ?? false, moved: false };
+        if (held.axis) this.store.goTo(this._time(event, canvas));
+      });
+      canvas.addEventListener("pointermove", event => {
+        if (!held) return this._hover(event, canvas);
+        this.tip.hide();
+        if (held.axis) return this.store.goTo(this._time(event, canvas));
+        held.moved ||= Math.abs(event.clientX - held.x) > 3;
+        if (!held.moved) return undefined;
+        const shift = ((held.x - event.clientX) / this.geometry.width) * (held.window.to - held.window.from);
+        return this._look(held.window.from + shift, held.window.to + shift);
+      });
+      canvas.addEventListener("pointerup", event => {
+        if (held && !held.moved && !held.axis) click(event);
+        held = null;
+      });
+      canvas.addEventListener("pointercancel", () => (held = null));
+      canvas.addEventListener("pointerleave", () => this.tip.hide());
+      canvas.addEventListener("wheel", event => {
+        if (document.activeElement !== canvas || event.shiftKey) return; // the page scrolls until the chart was chosen
+        event.preventDefault();
+        if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+          const { from, to } = this.window;
+          const shift = (event.deltaX / this.geometry.width) * (to - from);
+          return void this._look(from + shift, to + shift);
+        }
+        this._zoomAt(event.deltaY < 0 ? 0.8 : 1.25, this._time(event, canvas));
+      }, { passive: false });
+    };
+    const top = this.top.canvas;
+    const lanes = this.lanes.canvas;
+    const chooseStep = event => {
+      const step = this.index.stepAt(this._time(event, top));
+      if (step) this.store.select({ kind: "step", id: step.step });
+    };
+    drag(top, { onAxis: y => y < ROWS.axis, click: chooseStep });
+    drag(lanes, { click: event => {
+      const record = this._laneAt(event);
+      if (record) this.store.select({ kind: "request", id: record.rid });
+    } });
+    top.addEventListener("dblclick", event => this.store.goTo(this._time(event, top)));
+    this.scroll.addEventListener("scroll", () => this.changed());
+    const overview = this.overview.canvas;
+    const seek = event => {
+      const { from, to } = this.whole;
+      const { left, width } = this.overviewGeometry;
+      const time = from + ((event.clientX - overview.getBoundingClientRect().left - left) / width) * (to - from);
+      const span = this.window.to - this.window.from;
+      this._look(time - span / 2, time + span / 2);
+    };
+    overview.addEventListener("pointerdown", event => {
+      overview.setPointerCapture(event.pointerId);
+      seek(event);
+    });
+    overview.addEventListener("pointermove", event => event.buttons && seek(event));
+    overview.addEventListener("wheel", event => {
+      if (document.activeElement !== overview) return;
+      event.preventDefault();
+      this.zoom(event.deltaY < 0 ? 1 : -1);
+    }, { passive: false });
+  }
+
+  _laneAt(event) {
+    const y = event.clientY - this.lanes.canvas.getBoundingClientRect().top + this.scroll.scrollTop;
+    return this.shownLanes?.[Math.floor(y / LANE)]?.record ?? null;
+  }
+
+  _hover(event, canvas) {
+    const box = this.host.getBoundingClientRect();
+    const lines = canvas === this.top.canvas ? this._stepTip(event) : this._laneTip(event);
+    if (lines) this.tip.show(event.clientX - box.left, event.clientY - box.top, lines);
+    else this.tip.hide();
+  }
+
+  _stepTip(event) {
+    const step = this.index.stepAt(this._time(event, this.top.canvas));
+    return step && [`step ${count(step.step)}, ${step.mode}`, stepWords(step)];
+  }
+
+  _laneTip(event) {
+    const record = this._laneAt(event);
+    if (!record) return null;
+    const step = this.index.stepAt(this._time(event, this.lanes.canvas));
+    const row = step?.event.rows.find(one => one.rid === record.rid);
+    const lines = [nameOf(record)];
+    if (row) lines.push(`step ${count(step.step)}: ${rowWords(row, record).join(", ")}`);
+    const wait = this.index.lanes.get(record.rid)?.waits.at(-1);
+    if (wait) lines.push(`waited: ${waitWords({ wait, why: "" }, rid => this._find(rid))}`);
+    lines.push(`${count(record.cached)} of ${plural(record.prompt, "token")} reused`, record.rid);
+    return lines;
+  }
+
+  key(event) {
+    const inside = [this.top.canvas, this.lanes.canvas, this.overview.canvas].includes(document.activeElement);
+    if (!inside) return false;
+    const { store, index } = this;
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      const way = event.key === "ArrowLeft" ? -1 : 1;
+      if (document.activeElement === this.overview.canvas || event.shiftKey) {
+        const { from, to } = this.window;
+        const shift = way * 0.2 * (to - from);
+        this._look(from + shift, to + shift);
+        return true;
+      }
+      const here = this._chosenStep ?? index.steps.at(-1);
+      const next = here && index.byNumber(here.step + (store.selection?.kind === "step" ? way : 0));
+      if (next) {
+        store.select({ kind: "step", id: next.step });
+        this._reveal(next);
+      }
+      return true;
+    }
+    if (event.key === "ArrowUp" || event.key === "ArrowDown") {
+      const lanes = this.shownLanes ?? [];
+      const at = lanes.findIndex(lane => store.selection?.kind === "request" && lane.record.rid === store.selection.id);
+      const next = lanes[Math.max(0, Math.min(lanes.length - 1, at + (event.key === "ArrowUp" ? -1 : 1)))];
+      if (next) store.select({ kind: "request", id: next.record.rid });
+      return true;
+    }
+    if (event.key !== "Enter") return false;
+    if (this._chosenStep) store.goTo(this._chosenStep.sampled);
+    return true;
+  }
+
+  _reveal(step) {
+    const { from, to } = this.window;
+    if (step.from < from || step.sampled > to) this._look(step.from - (to - from) / 2, step.from + (to - from) / 2);
+  }
+
+  find(text) {
+    this.found = text.trim();
+    if (this.found) {
+      for (const record of this.store.history.requests.values()) {
+        if (!nameOf(record).includes(this.found)) continue;
+        this.store.select({ kind: "request", id: record.rid });
+        const { from, to } = this.window;
+        if (record.queued > to || (record.finished && record.finished < from)) this._look(record.queued - (to - from) * 0.1, record.queued + (to - from) * 0.9);
+        break;
+      }
+    }
+    this.changed();
+  }
+
+  copy() {
+    return [...this.about.children, ...this.step.children].map(node => node.innerText).join("\n");
+  }
+
+  _find(rid) {
+    return this.store.history.requests.get(rid) ?? { rid };
+  }
+
+  /** The step that the right column tells of: the chosen one, else that of the playhead. */
+  get _chosenStep() {
+    const { selection, isLive, time } = this.store;
+    const chosen = selection?.kind === "step" ? this.index.byNumber(selection.id) : null;
+    return chosen ?? (isLive ? this.index.steps.at(-1) : this.index.stepAt(time)) ?? null;
+  }
+
+  // ---------------------------------------------------------------- drawing
+
+  draw() {
+    this.index.sync();
+    this._follow();
+    const shown = this.mode !== "table";
+    this.chart.hidden = !shown;
+    this.twin.hidden = shown;
+    this.host.dataset.mode = this.mode;
+    const width = Math.max(160, this.body.clientWidth - 20);
+    const left = width < 560 ? 84 : 108;
+    const { from, to } = this.window;
+    const g = (this.geometry = { left, width: width - left - 2, from, to });
+    const latest = this.latest;
+    const lanes = (this.shownLanes = lanesIn(this.index, from, to, latest));
+    this.host.dataset.lanes = String(lanes.length);
+    if (!shown || !this.index.history) return;
+    const { store } = this;
+    const selection = store.selection;
+    const chosen = selection?.kind === "step" || !store.isLive ? this._chosenStep : null;
+    const knobs = store.history.knobs.filter(knob => knob.time >= from && knob.time <= to).map(knob => knob);
+    const shared = { index: this.index, knobs, playhead: store.time, live: store.isLive };
+    const say = (time, step) => {
+      const digits = Math.max(2, Math.min(4, -Math.floor(Math.log10(step) + 1e-9)));
+      if (store.replaying) return `${(time - store.oldest).toFixed(digits)} s`;
+      return before(Math.max(0, store.now - time));
+    };
+    const topContext = this.top.size(width, ROWS.height);
+    const b = this._brushes(topContext);
+    drawSteps(topContext, b, g, { ...shared, say, chosen });
+    this._sizeLanes(lanes.length);
+    const height = this._lanesHeight;
+    drawLanes(this.lanes.size(width, height), b, g, { ...shared, lanes, top: this.scroll.scrollTop, height, latest, find: rid => this._find(rid), chosen: selection?.kind === "request" ? selection.id : "", step: chosen, found: this.found });
+    this._drawOverview(width, left);
+    this._label();
+  }
+
+  _brushes(context) {
+    const key = `${this.colours.ground} ${this.colours.text} ${this.colours.decode} ${this.colours.forcedColors} ${window.devicePixelRatio}`;
+    if (this._brushKey !== key) {
+      this._brushKey = key;
+      this._brush = brushes(context, this.colours);
+    }
+    return this._brush;
+  }
+
+  _sizeLanes(count_) {
+    const all = Math.max(1, count_) * LANE;
+    const pane = this.host.parentElement?.classList.contains("sgnb-pane");
+    const most = pane ? Math.max(LANES_HEIGHT, this.host.clientHeight - 330) : LANES_HEIGHT;
+    // Lanes come; they leave when out of view. The frame grows and does not shrink while a run is watched.
+    this._lanesHeight = Math.min(most, Math.max(all, Math.min(this._lanesHeight ?? 0, 6 * LANE), 3 * LANE));
+    this.scroll.style.height = `${this._lanesHeight}px`;
+    this.spacer.style.height = `${all}px`;
+  }
+
+  _drawOverview(width, left) {
+    const now = performance.now();
+    const g = { left, width: width - left - 2, ...this.whole };
+    this.overviewGeometry = g;
+    const { store } = this;
+    const playhead = store.isLive ? null : store.time;
+    const key = [width, this.window.from, this.window.to, playhead, this.colours.ground, store.history.version].join(" ");
+    if (key === this._overviewKey || (now - (this._overviewAt ?? 0) < OVERVIEW_EVERY && this._overviewWindow === `${width} ${playhead} ${this.right} ${this.span}`)) return;
+    this._overviewKey = key;
+    this._overviewAt = now;
+    this._overviewWindow = `${width} ${playhead} ${this.right} ${this.span}`;
+    const ends = (time, last) => (store.replaying ? `${(time - g.from).toFixed(g.to - g.from < 20 ? 1 : 0)} s` : last ? "now" : `−${Math.round(g.to - time)} s`);
+    const figures = store.history.figures.filter(figure => figure.time >= g.from - 1 && figure.time <= g.to);
+    drawOverview(this.overview.size(width, OVERVIEW.height), this.colours, g, { index: this.index, figures, window: { ...this.window, playhead }, slots: store.live.slots, ends });
+  }
+
+  _label() {
+    const now = performance.now();
+    if (now - (this._labelAt ?? -Infinity) < 500) return;
+    this._labelAt = now;
+    const { from, to } = this.window;
+    this.top.canvas.setAttribute("aria-label", this.sentence());
+    this.lanes.canvas.setAttribute("aria-label", `Requests: ${plural(this.shownLanes.length, "lane")} in ${seconds(to - from)}. The table holds the same.`);
+    this.overview.canvas.setAttribute("aria-label", this.store.replaying ? "The whole recording: tokens a second and KV used" : "The last 60 s: tokens a second and KV used");
+  }
+
+  // ---------------------------------------------------------------- numbers
+
+  facts() {
+    const { settings } = this.store.history;
+    const words = [];
+    if (settings.schedule_policy) words.push(`Policy ${settings.schedule_policy}`);
+    if (settings.chunked_prefill_size) words.push(settings.chunked_prefill_size > 0 ? `Chunk ${count(settings.chunked_prefill_size)}` : "No chunking");
+    if (settings.enable_mixed_chunk !== undefined) words.push(`Mixed batches ${settings.enable_mixed_chunk ? "on" : "off"}`);
+    return words.join(" · ");
+  }
+
+  sentence() {
+    const step = this._chosenStep;
+    const { selection } = this.store;
+    if (selection?.kind === "request") {
+      const record = this._find(selection.id);
+      const state = record.finished ? endWord(record.reason) : record.state ?? "unknown";
+      return `Request ${nameOf(record)}, ${state}, ${count(record.cached ?? 0)} of ${plural(record.prompt ?? 0, "token")} reused.`;
+    }
+    return step ? `Batch timeline: step ${count(step.step)}, ${step.mode}, ${stepWords(step)}.` : "Batch timeline: no step yet.";
+  }
+
+  details() {
+    const { store, index } = this;
+    const { from, to } = this.window;
+    const latest = this.latest;
+    const selection = store.selection;
+    const choose = rid => store.select({ kind: "request", id: rid });
+    const record = selection?.kind === "request" ? store.history.requests.get(selection.id) : null;
+    const lane = record && { record, ...(index.lanes.get(record.rid) ?? { pieces: [], waits: [] }) };
+    refill(this.about, lane ? requestNodes(lane, latest, rid => this._find(rid)) : []);
+    refill(this.step, stepNodes(this._chosenStep, { history: store.history, index, choose }));
+    refill(this.inView, windowNodes(index, from, to));
+    this.acts.update();
+    if (this.mode === "table") {
+      const chosen = { chosenStep: selection?.kind === "step" ? selection.id : -1, chosenRid: record?.rid ?? "" };
+      refill(this.twin, twinNodes(index, { from, to }, latest, { history: store.history, ...chosen, chooseStep: id => store.select({ kind: "step", id }), chooseRequest: choose }), JSON.stringify(selection));
+    }
+  }
 }

@@ -1,0 +1,199 @@
+// The timeline's buttons that make files: Save recording…, Export Perfetto…, Compare policies…; their forms and answers.
+//
+// The kernel does the work (sgnb/widgets/file_verbs.py) and answers by store.ask. One form is open at a time; a comparison is
+// asked for by number until it is done, failed or cancelled.
+
+import { el, fill, setText, table } from "./dom.js";
+import { count, seconds, share } from "./format.js";
+
+const POLICIES = ["lpm", "fcfs", "dfs-weight", "lof", "priority", "random"];
+const POLL = 500;
+const RECORD_POLL = 1000;
+
+/** `{element, update, close}`; `say(words)` tells the live region, `window()` gives {from, to}. */
+export function actsBar(store, { say, window: windowOf }) {
+  const acts = { open: "", recording: null, file: "", job: "", timer: 0, asked: -Infinity, closed: false };
+  const button = (words, name) => el("button", "sgnb-button", { type: "button", "aria-expanded": "false", onclick: () => (acts.open === name ? shut() : show(name)) }, words);
+  const save = button("Save recording…", "save");
+  const perfetto = button("Export Perfetto…", "perfetto");
+  const compare = button("Compare policies…", "compare");
+  const status = el("span", "sgnb-dim sgnb-time-status", {});
+  const form = el("div", "sgnb-time-form", { hidden: true });
+  const answer = el("div", "sgnb-time-answer", { hidden: true });
+  const element = el("div", "sgnb-time-acts", {}, el("div", "sgnb-time-act-row", {}, save, perfetto, compare, status), form, answer);
+
+  const tell = (nodes, { trouble = false } = {}) => {
+    const list = [nodes].flat();
+    answer.hidden = !list.length;
+    answer.classList.toggle("sgnb-trouble-text", trouble);
+    fill(answer, list.map(node => (typeof node === "string" ? el("p", "", {}, node) : node)));
+    if (list.length && typeof list[0] === "string") say(list[0]);
+  };
+  const failed = error => tell(error.message, { trouble: true });
+  const shut = () => {
+    acts.open = "";
+    form.hidden = true;
+    fill(form, []);
+    mark();
+  };
+  const mark = () => {
+    for (const [name, one] of Object.entries({ save, perfetto, compare })) one.setAttribute("aria-expanded", String(acts.open === name));
+  };
+  const show = name => {
+    if (name === "save" && acts.recording) return stop();
+    acts.open = name;
+    tell([]);
+    fill(form, ...forms[name]());
+    form.hidden = false;
+    mark();
+    return form.querySelector("input")?.focus();
+  };
+  const submit = (words, act) => el("button", "sgnb-button sgnb-time-go", { type: "button", onclick: act }, words);
+  const cancel = () => el("button", "sgnb-button", { type: "button", onclick: shut }, "Cancel");
+  const input = (label, value, act) => {
+    const node = el("input", "sgnb-input sgnb-time-file", { type: "text", "aria-label": label, value, spellcheck: "false" });
+    node.addEventListener("keydown", event => {
+      event.stopPropagation();
+      if (event.key === "Enter") act();
+      if (event.key === "Escape") shut();
+    });
+    return node;
+  };
+
+  const forms = {
+    save() {
+      const begin = () => {
+        store.ask("record", { action: "start", file: file.value.trim(), text: text.checked }).then(taken => {
+          shut();
+          taken_(taken);
+        }, failed);
+      };
+      const file = input("File of the recording", "run.sgnb", begin);
+      const text = el("input", "", { type: "checkbox", checked: true });
+      return [el("label", "", {}, "Write to ", file), el("label", "", {}, text, " with the text of this notebook's requests"), submit("Record", begin), cancel()];
+    },
+    perfetto() {
+      const begin = () => {
+        const { from, to } = windowOf();
+        const window = part.value === "view" ? { from, to } : {};
+        tell("Writing …");
+        store.ask("perfetto", { file: file.value.trim(), ...window }).then(done => {
+          shut();
+          tell(`Wrote ${done.file}, ${count(done.events)} events. Open it at ui.perfetto.dev; nothing is uploaded.`);
+        }, failed);
+      };
+      const file = input("File of the export", "timeline.json", begin);
+      const part = el("select", "sgnb-select", { "aria-label": "What to export" }, el("option", "", { value: "view" }, "what is in view"), el("option", "", { value: "all" }, "all that is kept"));
+      return [el("label", "", {}, "Write ", part, " to ", file), submit("Export", begin), cancel()];
+    },
+    compare() {
+      if (!acts.file && !store.replaying) {
+        return [el("span", "", {}, "A comparison needs a recording: record the programs you care about, then compare."), submit("Save recording…", () => show("save")), cancel()];
+      }
+      const boxes = POLICIES.map((policy, i) => el("input", "", { type: "checkbox", value: policy, checked: i < 2 }));
+      const begin = () => {
+        const policies = boxes.filter(box => box.checked).map(box => box.value);
+        const chunks = chunk.value.split(",").map(Number).filter(Number.isInteger).filter(Boolean);
+        if (!policies.length) return tell("Choose at least one policy.", { trouble: true });
+        return store.ask("compare", { policies, chunks }).then(({ job }) => {
+          shut();
+          acts.job = job;
+          wait(performance.now());
+        }, failed);
+      };
+      const chunk = input("Chunk sizes", "", begin);
+      chunk.placeholder = "64,512";
+      return [
+        el("span", "", {}, "Simulate ", el("b", "", {}, acts.file || "this recording"), " under "),
+        ...boxes.map((box, i) => el("label", "", {}, box, ` ${POLICIES[i]}`)),
+        el("label", "", {}, "chunk ", chunk),
+        submit("Compare", begin),
+        cancel(),
+      ];
+    },
+  };
+
+  function taken_({ recording, file, seconds: spent, events }) {
+    acts.recording = recording ? { file, spent, events } : null;
+    acts.file = file || acts.file;
+    setText(save, recording ? "Stop recording" : "Save recording…");
+    setText(status, recording ? `Recording to ${file}, ${seconds(spent)}, ${count(events)} events` : "");
+  }
+
+  function stop() {
+    return store.ask("record", { action: "stop" }).then(taken => {
+      taken_(taken);
+      tell(taken.words);
+    }, failed);
+  }
+
+  /** Ask for a comparison until it has ended. */
+  function wait(began) {
+    if (acts.closed || !acts.job) return;
+    const drop = el("button", "sgnb-button", { type: "button", onclick: () => {
+      store.ask("compared", { job: acts.job, cancel: true }).catch(() => {});
+      acts.job = "";
+      tell("The comparison was cancelled.");
+    } }, "Cancel");
+    const words = el("span", "", {}, `Simulating …`);
+    tell([el("p", "sgnb-time-busy", {}, words, " ", drop)]);
+    say("Simulating.");
+    const again = () => {
+      const { job } = acts;
+      if (acts.closed || !job) return;
+      setText(words, `Simulating, ${seconds((performance.now() - began) / 1000)} …`);
+      store.ask("compared", { job }).then(done => {
+        if (acts.job !== job) return;
+        if (done.state === "running") return void (acts.timer = setTimeout(again, POLL));
+        acts.job = "";
+        if (done.state === "failed") tell(done.error, { trouble: true });
+        else tell(comparison(done));
+      }, error => {
+        acts.job = "";
+        failed(error);
+      });
+    };
+    again();
+  }
+
+  const update = () => {
+    const alive = ["idle", "running"].includes(store.engineState);
+    const replay = !!store.replaying;
+    save.hidden = replay;
+    save.disabled = !alive;
+    perfetto.disabled = compare.disabled = !alive && !replay;
+    for (const one of [save, perfetto, compare]) one.title = one.disabled ? "No engine is running." : "";
+    const now = performance.now();
+    if (!alive || replay || now - acts.asked < (acts.recording ? RECORD_POLL : 10 * RECORD_POLL)) return;
+    acts.asked = now;
+    store.ask("record", { action: "state" }).then(taken_, () => {});
+  };
+  const close = () => {
+    acts.closed = true;
+    clearTimeout(acts.timer);
+  };
+  return { element, update, close };
+}
+
+const ROWS = [
+  ["Prompt tokens reused", one => share(one.hit_rate, 1)],
+  ["First token, p50", one => seconds(one.ttft_p50)],
+  ["First token, p95", one => seconds(one.ttft_p95)],
+  ["Between tokens, p50", one => seconds(one.inter_token_p50, true)],
+  ["Between tokens, p95", one => seconds(one.inter_token_p95, true)],
+  ["Tokens/s", one => count(one.throughput)],
+  ["Retractions", one => count(one.retractions)],
+  ["Evicted tokens", one => count(one.evicted_tokens)],
+  ["Steps", one => count(one.steps)],
+  ["Time", one => seconds(one.seconds)],
+];
+
+/** The settings side by side: one column each, figures as rows; and how far they can be trusted. */
+export function comparison(done) {
+  const settings = done.settings ?? [];
+  const columns = [{ name: "" }, ...settings.map(one => ({ name: one.setting, number: true }))];
+  const rows = ROWS.map(([name, value]) => [name, ...settings.map(value)]);
+  const nodes = [table(columns, rows, { caption: `Simulated with the scheduler itself: ${done.script ?? ""}`, className: "sgnb-time-compared" })];
+  for (const note of done.notes ?? []) nodes.push(el("p", "sgnb-dim", {}, `${note}.`.replace("..", ".")));
+  return nodes;
+}

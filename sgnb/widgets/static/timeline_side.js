@@ -1,0 +1,182 @@
+// The right column of the batch timeline: a request, a step with its decisions, figures of the window; and the tables that
+// are the twin of the canvases. Builds elements from plain records; asks nothing.
+
+import { el, fill, table } from "./dom.js";
+import { nameOf } from "./fold.js";
+import { count, plural, seconds, share } from "./format.js";
+import { lanesIn, waitsOf, windowFigures } from "./timeline_data.js";
+import { decisionsOf, endWord, modesWords, plain, rowWords, stepWords, waitWords } from "./timeline_words.js";
+
+const BATCH = 24;
+const TABLE = 200;
+
+/** `{text, name}` parts as a paragraph, names in bold. */
+function sentence(parts, className = "") {
+  return el("p", className, {}, parts.map(part => (typeof part === "string" ? part : el("b", "", {}, part.name))));
+}
+
+/** What is known of a step: mode, split of its time, batch, decisions. */
+export function stepNodes(step, { history, index, choose }) {
+  if (!step) return [el("p", "sgnb-dim", {}, "No step here.")];
+  const { event } = step;
+  const find = rid => history.requests.get(rid) ?? { rid };
+  const before = index.byNumber(step.step - 1);
+  const nodes = [
+    el("h3", "", {}, `Step ${count(step.step)}, ${step.mode}`),
+    el("p", "sgnb-dim sgnb-time-facts", {}, stepWords(step)),
+    splitNode(step),
+    batchTable(event, find, choose),
+    el("h3", "", {}, "Decided before this step"),
+  ];
+  const sentences = decisionsOf(event, history, { before: before?.time ?? event.time - 1 });
+  nodes.push(el("div", "sgnb-time-decided", {}, sentences.length ? sentences.map(parts => sentence(parts)) : el("p", "", {}, "Nothing was decided: the same requests go on.")));
+  const ratio = event.new_token_ratio ? `, new_token_ratio ${event.new_token_ratio.toFixed(2)}` : "";
+  nodes.push(el("p", "sgnb-dim", {}, `${plural((event.free ?? 0) + (event.evictable ?? 0), "slot")} free or evictable${ratio}`));
+  if (event.bad_rows) nodes.push(sentence([`${plural(event.bad_rows, "row")} failed: the model's numbers were not finite.`], "sgnb-trouble-text"));
+  if (event.wasted_rows) nodes.push(sentence([`${plural(event.wasted_rows, "row was", "rows were")} computed in vain: the request had ended.`]));
+  return nodes;
+}
+
+/** The step's time to scale: the scheduler's part above, forward and sample below. */
+function splitNode(step) {
+  const whole = Math.max(1e-9, step.sampled - step.from);
+  const plan = step.event.schedule_seconds ?? 0;
+  const forward = step.computed - step.from;
+  const sample = step.sampled - step.computed;
+  const percent = value => `${Math.min(100, (100 * value) / whole).toFixed(2)}%`;
+  const above = el("span", "sgnb-time-plan", {});
+  above.style.width = percent(plan);
+  const bar = el("span", "sgnb-time-bar", {}, el("span", "sgnb-time-forward", {}), el("span", "sgnb-time-sample", {}));
+  bar.firstChild.style.width = percent(forward);
+  bar.lastChild.style.width = percent(sample);
+  const under = step.event.schedule_under ? `, under step ${count(step.event.schedule_under)}` : "";
+  const rest = step.event.process_seconds ? ` · process ${seconds(step.event.process_seconds, true)}` : "";
+  const idle = step.event.exposed_host_seconds ? el("div", "sgnb-dim sgnb-time-idle", {}, `the model waited ${seconds(step.event.exposed_host_seconds, true)} before it`) : null;
+  return el(
+    "div",
+    "sgnb-time-split",
+    {},
+    el("div", "sgnb-time-above", {}, above, el("span", "sgnb-dim", {}, `schedule ${seconds(plan, true)}${under}`)),
+    bar,
+    el("div", "sgnb-time-below sgnb-dim", {}, el("span", "", {}, `forward ${seconds(forward, true)}`), el("span", "", {}, `sample ${seconds(sample, true)}${rest}`)),
+    idle
+  );
+}
+
+function nameNode(record) {
+  const whole = nameOf(record);
+  const space = whole.indexOf(" ");
+  return el("span", "", {}, el("b", "", {}, space < 0 ? whole : whole.slice(0, space)), space < 0 ? "" : el("span", "sgnb-dim", {}, whole.slice(space)));
+}
+
+function batchTable(event, find, choose) {
+  const rows = event.rows.slice(0, BATCH).map(row => {
+    const record = find(row.rid);
+    const [kind, words] = rowWords(row, record);
+    const line = el("tr", "", { tabindex: 0 }, el("td", "", {}, nameNode(record)), el("td", "", {}, kind), el("td", "sgnb-num", {}, words));
+    line.addEventListener("click", () => choose(row.rid));
+    line.addEventListener("keydown", key => {
+      if (key.key !== "Enter") return;
+      key.preventDefault();
+      key.stopPropagation();
+      choose(row.rid);
+    });
+    return line;
+  });
+  const more = event.rows.length - BATCH;
+  if (more > 0) rows.push(el("tr", "", {}, el("td", "sgnb-dim", { colspan: 3 }, `${plural(more, "more request")}`)));
+  return el("table", "sgnb-time-batch", { "aria-label": "Batch" }, el("tbody", "", {}, rows));
+}
+
+/** The story of a request: what it waited for, what was reused, how it ended. */
+export function requestNodes(lane, latest, find) {
+  const { record } = lane;
+  const lines = [];
+  for (const wait of waitsOf(lane, latest)) {
+    const words = waitWords(wait, find);
+    const what = wait.why && words !== "retracted" ? "retracted, waited" : wait.why ? "retracted, waited" : "waited";
+    lines.push([what, `${seconds(wait.to - wait.from, true)}${words && words !== "retracted" ? `, ${words}` : ""}`]);
+  }
+  lines.push(["prompt", `${count(record.cached)} of ${plural(record.prompt, "token")} reused`]);
+  const chunks = lane.pieces.filter(piece => piece.kind === "prefill");
+  if (chunks.length) lines.push(["prefill", chunks.length > 12 ? `${plural(chunks.length, "chunk")}, ${count(sum(chunks))} tokens` : chunks.map(piece => count(piece.tokens)).join(" + ")]);
+  const decoded = sum(lane.pieces.filter(piece => piece.kind === "decode"));
+  lines.push(["decode", plural(decoded, "step")]);
+  const until = record.finished || latest;
+  lines.push([record.finished ? endWord(record.reason) : "so far", `after ${seconds(until - record.queued)}${record.finished ? `, ${record.reason}` : ""}`]);
+  return [
+    el("h3", "", { title: record.rid }, nameNode(record)),
+    el("dl", "sgnb-pairs sgnb-time-request", {}, lines.flatMap(([name, words]) => [el("dt", "", {}, name), el("dd", "", {}, words)])),
+  ];
+}
+
+function sum(pieces) {
+  return pieces.reduce((all, piece) => all + piece.tokens, 0);
+}
+
+/** Figures of the window, as nodes. */
+export function windowNodes(index, from, to) {
+  const figures = windowFigures(index, from, to);
+  const pairs = [];
+  if (figures.gaps) pairs.push(["Between two tokens", `p50 ${seconds(figures.p50, true)}, p95 ${seconds(figures.p95, true)}`]);
+  if (figures.idle !== null) {
+    pairs.push(["Model idle", share(figures.idle, 1)]);
+    pairs.push(["of it, scheduler", share(Math.min(figures.waited, figures.known), figures.known)]);
+  }
+  return [
+    el("h3", "", {}, `In view, ${seconds(to - from)}`),
+    el("p", "", {}, modesWords(figures.modes)),
+    el("dl", "sgnb-pairs", {}, pairs.flatMap(([name, words]) => [el("dt", "", {}, name), el("dd", "", {}, words)])),
+  ];
+}
+
+/** The twin of the canvases: a table of steps and one of requests, of what is in the window. */
+export function twinNodes(index, window, latest, { history, chosenStep, chosenRid, chooseStep, chooseRequest }) {
+  const find = rid => history.requests.get(rid) ?? { rid };
+  const first = index.indexAfter(window.from);
+  const all = index.steps.slice(first, index.indexAfter(window.to) + 1).filter(step => step.from < window.to);
+  const steps = all.slice(-TABLE);
+  const stepRows = steps.map(step => [
+    count(step.step),
+    step.mode,
+    count(step.requests),
+    count(step.prefill),
+    count(step.decode),
+    seconds(step.event.schedule_seconds ?? 0, true),
+    seconds(step.computed - step.from, true),
+    seconds(step.sampled - step.computed, true),
+    decisionsOf(step.event, history, { before: index.byNumber(step.step - 1)?.time ?? step.time - 1 }).map(plain).join(" "),
+  ]);
+  const number = name => ({ name, number: true });
+  const stepTable = table(
+    [number("step"), { name: "mode" }, number("requests"), number("prefill"), number("decode"), number("schedule"), number("forward"), number("sample"), { name: "decided before" }],
+    stepRows,
+    { caption: all.length > TABLE ? `Steps: the last ${TABLE} of ${count(all.length)} in view` : "Steps in view", selected: steps.findIndex(step => step.step === chosenStep), onrow: i => chooseStep(steps[i].step), className: "sgnb-time-steps" }
+  );
+  const lanes = lanesIn(index, window.from, window.to, latest).slice(-TABLE);
+  const requestRows = lanes.map(lane => {
+    const { record } = lane;
+    const waits = waitsOf(lane, latest);
+    const words = waits.map(wait => [seconds(wait.to - wait.from, true), waitWords(wait, find)].filter(Boolean).join(", ")).join("; ");
+    const retracted = record.turns.filter(turn => turn.end === "retracted").length;
+    const state = record.finished ? endWord(record.reason) : record.state;
+    return [nameOf(record), words, count(record.cached), count(record.prompt), count(sum(lane.pieces.filter(piece => piece.kind === "decode"))), count(retracted), state, seconds((record.finished || latest) - record.queued)];
+  });
+  const requestTable = table(
+    [{ name: "request" }, { name: "waited" }, number("reused"), number("prompt"), number("decode"), number("retracted"), { name: "state" }, number("time")],
+    requestRows,
+    { caption: "Requests in view", selected: lanes.findIndex(lane => lane.record.rid === chosenRid), onrow: i => chooseRequest(lanes[i].record.rid), className: "sgnb-time-requests" }
+  );
+  return [stepTable, requestTable];
+}
+
+/** Replace children only when what they say differs, `extra` included: scroll stays, and so does the focused row. */
+export function refill(node, children, extra = "") {
+  const key = `${extra}\n${children.map(child => child?.textContent ?? "").join("\n")}`;
+  if (node.sgnbKey === key && node.childElementCount) return;
+  node.sgnbKey = key;
+  const rows = () => [...node.querySelectorAll("[tabindex]")];
+  const focused = node.contains(document.activeElement) ? rows().indexOf(document.activeElement) : -1;
+  fill(node, children);
+  if (focused >= 0) rows()[focused]?.focus({ preventScroll: true });
+}
