@@ -29,6 +29,8 @@ from sgnb.errors import LimitError
 
 MAX_PATH_BYTES = 100
 """Socket paths up to here are used as they are; the kernel's limit is 107."""
+TELEMETRY_FRAMES = 1000
+"""Frames of telemetry that wait for a reader at most, on either side; it loses those beyond and gets them as history."""
 _USER = b"sgnb"
 _DOMAIN = b"sgnb"
 _encoder = msgspec.msgpack.Encoder()
@@ -97,18 +99,21 @@ class Router(Protocol):
         """End it; frames not sent yet get ``linger`` milliseconds."""
 
 
-def _prepare(socket: zmq.Socket[bytes]) -> None:
+def _prepare(socket: zmq.Socket[bytes], frames: int = 0) -> None:
+    """Options that hold for connections made after it: ``frames`` that a peer may be behind (0: any number; who sends
+    counts them itself)."""
     socket.linger = 0
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.SNDHWM, frames)
+    socket.setsockopt(zmq.RCVHWM, frames)
 
 
-def _serve(socket: zmq.Socket[bytes], path: str) -> None:
+def _serve(socket: zmq.Socket[bytes], path: str, frames: int = 0) -> None:
     """Bind with PLAIN, for processes of this user only. The caller holds the run folder's lock: a file at ``path`` is a
     dead one's. The folder's mode keeps other users out; the uid filter holds where somebody opened the folder.
+    ``frames`` as in ``_prepare``.
     """
-    _prepare(socket)
+    _prepare(socket, frames)
     try:
         socket.setsockopt(zmq.IPC_FILTER_UID, os.geteuid())
     except zmq.ZMQError:
@@ -122,8 +127,8 @@ def _serve(socket: zmq.Socket[bytes], path: str) -> None:
     socket.bind(f"ipc://{path}")
 
 
-def _login(socket: zmq.Socket[bytes], token: bytes) -> None:
-    _prepare(socket)
+def _login(socket: zmq.Socket[bytes], token: bytes, frames: int = 0) -> None:
+    _prepare(socket, frames)
     socket.plain_username = _USER
     socket.plain_password = token
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
@@ -274,8 +279,7 @@ class Publisher:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str) -> None:
         self._socket = context.socket(zmq.PUB)
-        _serve(self._socket, path)
-        self._socket.setsockopt(zmq.SNDHWM, 1000)
+        _serve(self._socket, path, TELEMETRY_FRAMES)
 
     def send(self, frame: bytes) -> None:
         """Give a frame to all subscribers there are."""
@@ -289,8 +293,7 @@ class Publisher:
 def subscribe(context: zmq.Context[zmq.Socket[bytes]], path: str, token: bytes) -> zmq.Socket[bytes]:
     """A SUB that hears all of a Publisher."""
     socket = context.socket(zmq.SUB)
-    _login(socket, token)
-    socket.setsockopt(zmq.RCVHWM, 1000)
+    _login(socket, token, TELEMETRY_FRAMES)
     socket.subscribe(b"")
     socket.connect(f"ipc://{path}")
     return socket

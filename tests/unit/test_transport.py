@@ -17,6 +17,7 @@ from sgnb.config import MAX_FRAME_BYTES
 from sgnb.errors import LimitError
 from sgnb.messages import Abort, Bye, Text
 from sgnb.transport import (
+    TELEMETRY_FRAMES,
     MemoryRouter,
     Publisher,
     Wakeup,
@@ -147,6 +148,25 @@ def test_publisher_never_blocks_on_a_reader_that_sleeps(context, folder):
     for _ in range(20_000):
         publisher.send(b"x" * 1000)
     assert time.monotonic() - started < 5
+    reader.close(0)
+    publisher.close()
+
+
+def test_R12_telemetry_for_a_reader_that_sleeps_is_bounded(context, folder):
+    """Frames beyond the bound are lost, not kept: one closed laptop must not fill the engine's memory."""
+    Zap(context, b"secret")
+    publisher = Publisher(context, str(folder / "t"))
+    reader = subscribe(context, str(folder / "t"), b"secret")
+    deadline = time.monotonic() + 5
+    while not reader.poll(10):
+        publisher.send(b"warm")
+        assert time.monotonic() < deadline
+    for _ in range(8 * TELEMETRY_FRAMES):
+        publisher.send(b"x" * 20_000)
+    kept = 0
+    while reader.poll(500):
+        kept += len(reader.recv()) == 20_000
+    assert 0 < kept <= 3 * TELEMETRY_FRAMES, kept
     reader.close(0)
     publisher.close()
 
