@@ -6,11 +6,13 @@ describes one moment. Lengths and labels only of other clients' requests.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.scheduler.knobs import live_knobs, set_knobs
 from sgnb.engine.scheduler.picture import PICTURE_VERBS
 from sgnb.engine.scheduler.req import Req
@@ -22,12 +24,13 @@ from sgnb.messages import ErrorInfo, SchedulerControl, SchedulerReply
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
 
-
+log = logging.getLogger(__name__)
 _HISTORY_BYTES = 4 << 20
 
 
 def answer(scheduler: Scheduler, msg: SchedulerControl) -> SchedulerReply:
-    """Carry out one control; an unknown verb is an error that names the known ones."""
+    """Carry out one control; an unknown verb is an error that names the known ones. Whatever goes wrong is this answer's
+    alone, but for a broken book of slots (IntegrityError)."""
     verb = VERBS.get(msg.verb)
     if verb is None:
         error = ErrorInfo(
@@ -41,7 +44,13 @@ def answer(scheduler: Scheduler, msg: SchedulerControl) -> SchedulerReply:
         return SchedulerReply(client=msg.client, id=msg.id, data=verb(scheduler, msg))
     except SgnbError as fault:
         error = ErrorInfo(kind=type(fault).__name__, code="refused", message=fault.message, hint=fault.hint)
-        return SchedulerReply(client=msg.client, id=msg.id, error=error)
+    except IntegrityError:
+        raise
+    except Exception as fault:
+        log.exception("the control %r failed", msg.verb)
+        words = f"{msg.verb} failed in the scheduler: {type(fault).__name__}: {fault}"
+        error = ErrorInfo(kind="EngineError", code="internal", message=words, hint="See its log: %sgl log")
+    return SchedulerReply(client=msg.client, id=msg.id, error=error)
 
 
 def _stats(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class Telemetry:
         """Events from ``from_seq`` on that are still in the ring, oldest first, at most ``limit``."""
         first = self.last_seq - len(self._ring) + 1  # numbers have no holes
         start = max(0, from_seq - first)
+        if start >= len(self._ring):
+            return []
         kept = islice(self._ring, start, None if limit is None else start + limit)
         return [self._decoder.decode(encoded) for _, encoded in kept]
 
