@@ -17,13 +17,15 @@ import msgspec
 from sgnb.config import LEASE_SECONDS, MAX_UNACKED_BYTES, MAX_UNACKED_SECONDS
 from sgnb.errors import LimitError
 from sgnb.liveness import open_pidfd
-from sgnb.messages import Dropped, Hello, ServerMessage
+from sgnb.messages import Dropped, ErrorInfo, Hello, Reply, ServerMessage
 from sgnb.transport import Router, encode
 
 log = logging.getLogger("sgnb.engine")
 _SUSPENDED_SECONDS = 3.0
 """A tick this late means that this process stood still: nobody could have renewed a lease meanwhile."""
 _REMEMBERED = 64
+_LARGE_BYTES = 1 << 20
+"""A frame above this is the answer to a question: a snapshot, a picture, a long prompt's log-probabilities."""
 
 
 @dataclass(slots=True)
@@ -41,12 +43,23 @@ class Client:
     acked: int = 0
     marks: deque[tuple[int, float]] = field(default_factory=deque)
     """(bytes sent so far, when): how old the oldest byte not acknowledged is."""
+    large: deque[tuple[int, int]] = field(default_factory=deque)
+    """(bytes sent up to its end, size) of each large frame that is not acknowledged."""
 
     def note_sent(self, size: int, now: float) -> None:
         """Count a frame that left."""
         if not self.marks or now - self.marks[-1][1] > 0.25:
             self.marks.append((self.sent, now))
         self.sent += size
+        if size > _LARGE_BYTES:
+            self.large.append((self.sent, size))
+
+    @property
+    def unread(self) -> int:
+        """Bytes that it is behind. One frame may be larger than all its credit: it is no fault not to have read it yet."""
+        while self.large and self.large[0][0] <= self.acked:
+            self.large.popleft()
+        return self.sent - self.acked - max((size for _, size in self.large), default=0)
 
     def note_acked(self, total: int, now: float) -> None:
         """The client says how much it has read; this renews its lease too."""
@@ -59,8 +72,8 @@ class Client:
 
     def fault(self, now: float) -> str:
         """Why it must be dropped, or an empty string."""
-        if self.sent - self.acked > MAX_UNACKED_BYTES:
-            return f"it left {self.sent - self.acked:,} bytes unread (limit {MAX_UNACKED_BYTES:,})"
+        if self.unread > MAX_UNACKED_BYTES:
+            return f"it left {self.unread:,} bytes unread (limit {MAX_UNACKED_BYTES:,})"
         if self.marks and self.acked < self.sent and now - self.marks[0][1] > MAX_UNACKED_SECONDS:
             return f"it read nothing for {MAX_UNACKED_SECONDS:.0f} s"
         if now - self.seen > LEASE_SECONDS:
@@ -125,14 +138,17 @@ class ClientTable:
         try:
             frame = encode(message)
         except LimitError as error:
-            self.drop(client, f"an answer could not be sent: {error.message}")
-            return
+            if not isinstance(message, Reply) or message.error is not None:
+                self.drop(client, f"an answer could not be sent: {error.message}")
+                return
+            info = ErrorInfo(kind="LimitError", code="limit", message=f"the answer: {error.message}")
+            frame = encode(Reply(incarnation=self._incarnation, id=message.id, error=info))
         if not self._router.send(client.peer, frame):
             self.remove(client)
             return
         now = self._clock()
         client.note_sent(len(frame), now)
-        if client.sent - client.acked > MAX_UNACKED_BYTES:
+        if client.unread > MAX_UNACKED_BYTES:
             self.drop(client, client.fault(now))
 
     def send_all(self, message: ServerMessage) -> None:

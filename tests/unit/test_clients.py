@@ -10,7 +10,7 @@ import pytest
 from sgnb.config import LEASE_SECONDS, MAX_UNACKED_BYTES, MAX_UNACKED_SECONDS
 from sgnb.engine.clients import ClientTable
 from sgnb.liveness import process_start_time
-from sgnb.messages import Chunk, Chunks, Dropped, Hello, Pong, ServerMessage
+from sgnb.messages import Chunk, Chunks, Dropped, Hello, Pong, Reply, ServerMessage
 from sgnb.transport import MemoryRouter
 
 
@@ -90,6 +90,29 @@ def test_client_over_its_credit_is_dropped_and_the_others_are_served(bench):
     assert isinstance(last(slow_link), Dropped)
     assert bench.table.find(healthy.peer) is healthy
     assert isinstance(last(link), Chunks)
+
+
+def test_one_answer_larger_than_the_credit_is_no_fault(bench):
+    """A snapshot of a full cache, a picture or a prompt's log-probabilities: up to a whole frame."""
+    link, client = bench.add()
+    bench.table.send(client.number, Reply(incarnation="", id=1, data={"snapshot": b"x" * (15 << 20)}))
+    bench.table.send(client.number, Chunks(incarnation="", items=[Chunk(rid="c1.r1", text="x" * 100_000)]))
+    bench.tick(2)
+    assert bench.table.find(client.peer) is client
+    client.note_acked(client.sent, bench.now)
+    assert client.unread == 0 and not client.large
+    for number in (2, 3):  # but whoever asks and never reads is bounded as before
+        bench.table.send(client.number, Reply(incarnation="", id=number, data={"x": b"x" * (5 << 20)}))
+    assert bench.table.find(client.peer) is None
+    assert isinstance(last(link), Dropped)
+
+
+def test_an_answer_that_no_frame_holds_is_an_error_of_that_question(bench):
+    link, client = bench.add()
+    bench.table.send(client.number, Reply(incarnation="", id=7, data={"x": b"x" * (17 << 20)}))
+    found = last(link)
+    assert isinstance(found, Reply) and found.id == 7 and found.error is not None
+    assert "limit" in found.error.message and bench.table.find(client.peer) is client
 
 
 def test_client_that_reads_nothing_for_10_s_is_dropped_even_when_it_pings(bench):
