@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("sgnb.engine")
 _MAX_KEPT_BYTES = 4 * MAX_FRAME_BYTES
 """Blocks that wait for the model, all clients together."""
+MAX_DETOKENIZED = MAX_PROMPT_BYTES // 4
+"""Ids of one question; an id counts four bytes of a prompt."""
 _TO_SCHEDULER = (
     *("stats", "flush_cache", "requests", "check", "set", "knobs", "pause", "step", "resume"),
     *("pin", "unpin", "memory", "defragment", "history", "record_start", "record_stop", "recorded_tokens"),
@@ -87,7 +89,8 @@ class Front:
         self._manager: TokenizerManager | None = None
         self._ready: SchedulerReady | None = None
         self.steps: dict[str, Progress] = {}
-        self._kept: list[tuple[int, Block | Abort]] = []
+        self._kept: list[tuple[int, Block | Abort, int]] = []
+        """(client, message, its bytes)."""
         self._kept_bytes = 0
         self._decoder = msgspec.msgpack.Decoder(ClientMessage)
 
@@ -109,7 +112,11 @@ class Front:
         elif message.incarnation != self.spec.incarnation:
             self.clients.drop(client, "it talks to an engine that ended; this is a new one")
         else:
-            self._take(client, message, len(frame))
+            try:
+                self._take(client, message, len(frame))
+            except Exception:  # of ours; all that a client can do wrong is answered where it is found
+                log.exception("a message of client %d failed", client.number)
+                self.clients.drop(client, "a message of it met a fault of the engine; see its log")
 
     def _hello(self, peer: bytes, known: Client | None, hello: Hello) -> None:
         if known is not None:
@@ -178,11 +185,11 @@ class Front:
         return next((found for found in ids if not found.startswith(prefix)), "")
 
     def _keep(self, client: Client, message: Block | Abort, size: int) -> None:
-        self._kept_bytes += size
-        if self._kept_bytes > _MAX_KEPT_BYTES:
+        if self._kept_bytes + size > _MAX_KEPT_BYTES:
             self.clients.drop(client, "it sent too much before the model was ready")
         else:
-            self._kept.append((client.number, message))
+            self._kept.append((client.number, message, size))
+            self._kept_bytes += size
 
     def _carry_out(self, number: int, message: Block | Abort) -> None:
         assert self._manager is not None
@@ -254,6 +261,10 @@ class Front:
         """The text of token ids up to the last that ends a character, and how many that are."""
         assert self._manager is not None
         ids, size = message.args.get("ids"), self._manager.vocab_size
+        if isinstance(ids, list) and len(ids) > MAX_DETOKENIZED:
+            text = f"ids has {len(ids):,} entries, at most {MAX_DETOKENIZED:,} are allowed"
+            self._reply(number, message.id, {}, ErrorInfo(kind="LimitError", code="limit", message=text))
+            return
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < size for i in ids):
             error = ErrorInfo(
                 kind="RequestError", code="bad_ids", message=f"ids must be ints of 0..{size - 1}"
@@ -269,6 +280,7 @@ class Front:
     def _client_gone(self, number: int) -> None:
         log.info("client %d left", number)
         self._kept = [kept for kept in self._kept if kept[0] != number]
+        self._kept_bytes = sum(size for _, _, size in self._kept)
         if self._manager is not None:
             self._manager.client_gone(number)
 
@@ -317,7 +329,7 @@ class Front:
         self.progress("ready", 1, 1)
         self.clients.send_all(Ready(incarnation=self.spec.incarnation, info=info))
         kept, self._kept = self._kept, []
-        for number, message in kept:
+        for number, message, _ in kept:
             self._carry_out(number, message)
 
     def fail(self, error: ErrorInfo) -> None:

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from sgnb.config import EngineArgs
-from sgnb.engine.front import Front
+from sgnb.engine import front as front_module
+from sgnb.engine.front import MAX_DETOKENIZED, Front
 from sgnb.engine.tokenizer.manager import TokenizerManager
 from sgnb.engine.tokenizer.tokenizer import stub_tokenizer
 from sgnb.liveness import process_start_time
@@ -209,6 +210,40 @@ def test_control_before_the_model_is_ready_says_so(desk):
     link, _ = desk.hello()
     answer = desk.say(link, Control(incarnation=INC, id=1, verb="stats"))[0]
     assert answer.error.code == "starting"
+
+
+def test_what_waited_for_the_model_is_forgotten_with_its_client(desk, monkeypatch):
+    monkeypatch.setattr(front_module, "_MAX_KEPT_BYTES", 2000)
+    for _ in range(20):  # clients that come, ask and go while the model loads
+        link, (welcome,) = desk.hello()
+        desk.say(link, block(welcome.client), Bye(incarnation=INC))
+    link, (welcome,) = desk.hello()
+    assert not [m for m in desk.say(link, block(welcome.client)) if isinstance(m, Dropped)]
+    assert [
+        m for m in desk.say(link, *[block(welcome.client, n) for n in range(2, 40)]) if isinstance(m, Dropped)
+    ]
+
+
+def test_a_fault_of_ours_ends_the_client_whose_message_met_it(desk, monkeypatch, caplog):
+    desk.open()
+    link, (welcome, *_) = desk.hello()
+    other, _ = desk.hello()
+    monkeypatch.setattr(desk.front._manager, "handle", lambda *_: 1 / 0)
+    found = desk.say(link, block(welcome.client))
+    assert isinstance(found[-1], Dropped) and "see its log" in found[-1].reason
+    assert "ZeroDivisionError" in caplog.text
+    (reply,) = desk.say(other, Control(incarnation=INC, id=6, verb="info"))
+    assert reply.data["state"] == "ready"
+
+
+def test_detokenize_is_bounded(desk):
+    desk.open()
+    link, _ = desk.hello()
+    ids = [65] * (MAX_DETOKENIZED + 1)
+    (reply,) = desk.say(link, Control(incarnation=INC, id=1, verb="detokenize", args={"ids": ids}))
+    assert reply.error is not None and f"{MAX_DETOKENIZED:,}" in reply.error.message
+    (reply,) = desk.say(link, Control(incarnation=INC, id=2, verb="detokenize", args={"ids": ids[:9]}))
+    assert reply.data == {"text": "A" * 9, "count": 9}
 
 
 def test_failure_is_told_to_all_and_to_whoever_still_comes(desk):
