@@ -60,7 +60,7 @@ class Finish(Wire, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
-class TokenLogprob(Wire, frozen=True, kw_only=True):
+class TokenLogprob(Wire, frozen=True, kw_only=True, tag=False):
     """Raw model log-probability of one sampled token; ``top`` holds (logprob, id) pairs, highest first."""
 
     id: int

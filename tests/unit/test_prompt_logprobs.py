@@ -6,6 +6,10 @@ import pytest
 from scheduler_rig import Rig, alone
 
 from sgnb.engine.model_executor.stub_runner import prefix_hash, stub_score
+from sgnb.engine.scheduler import output
+from sgnb.engine.scheduler.admission import MAX_LOGPROBS, MAX_SCORED
+from sgnb.messages import BatchOutput, Choice, Chunk, Chunks, OptionScore, ReqOutput, TokenLogprob
+from sgnb.transport import encode
 
 PROMPT = list(b"the quick brown fox jumps over the lazy dog and then some more of it")
 
@@ -90,3 +94,42 @@ def test_start_beyond_the_prompt_and_too_many_are_refused():
     assert beyond.finish.error.code == "input" and "logprob_start_len" in beyond.finish.error.message
     none = rig.run(2, PROMPT, return_logprob=True)
     assert not none.input_logprobs and none.logprobs
+
+
+def test_R6_what_no_frame_holds_goes_in_several(monkeypatch):
+    """Prompts whose log-probabilities take megabytes may end in the same step."""
+    monkeypatch.setattr(output, "BATCH_BYTES", 20_000)
+    rig = Rig(chunked_prefill_size=-1)
+    sent: list[BatchOutput] = []
+    send = rig.scheduler.outputs._send
+    monkeypatch.setattr(rig.scheduler.outputs, "_send", lambda batch: (sent.append(batch), send(batch)))
+    for n in range(1, 6):
+        ids = [n, *PROMPT * 4]
+        rig.decode(n, ids, max_new_tokens=1, return_logprob=True, logprob_start_len=0, top_logprobs_num=2)
+    rig.drain()
+    assert [len(batch.items) for batch in sent] == [1] * 5
+    for out in (item for batch in sent for item in batch.items):
+        assert output._size(out) + 500 > len(encode(out)), "the estimate is never too small"
+
+
+def test_the_most_log_probabilities_fit_into_one_message():
+    for text, top in (("\ufffd", 0), (" word", 0), ("\ufffd", 20)):
+        best = [(-1.25, 100_000)] * top
+        count = MAX_LOGPROBS // (1 + top)
+        scored = [TokenLogprob(id=100_000, logprob=-1.25, top=best, text=text)] * count
+        chunk = Chunk(rid="c1.r1", input_logprobs=scored, prompt_ids=[100_000] * count)
+        encode(Chunks(incarnation="i" * 16, items=[chunk]))
+
+
+def test_the_largest_select_fits_into_one_message_and_a_larger_one_is_refused():
+    row = MAX_SCORED // 1024
+    option = OptionScore(
+        ids=[100_000] * row, logprobs=[-1.25] * row, unconditional=[-1.25] * row, score=-1.25
+    )
+    out = ReqOutput(rid="c1.r1", visible=0, choice=Choice(index=0, options=[option] * 1024))
+    assert output._size(out) + 50_000 > len(encode(out))
+    rig = Rig()
+    asked = rig.select(1, PROMPT, [[65] * (row + 1)] * 1024)
+    rig.drain()
+    assert rig.told[asked].finish.error.code == "input"
+    assert f"{MAX_SCORED:,}" in rig.told[asked].finish.error.message

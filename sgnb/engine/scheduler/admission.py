@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
 
 
-MAX_LOGPROBS = 400_000
-"""Of one prompt, alternatives included: what fits into one message."""
+MAX_LOGPROBS = 250_000
+"""Of one prompt, alternatives included: what fits into one message, with the text of each token."""
+MAX_SCORED = 1 << 19
+"""Tokens of all options of one select, for the same reason."""
 
 
 def refusal(
@@ -46,7 +48,7 @@ def refusal(
         bad = bad_ids(
             [token for option in selection.options for token in option], scheduler.runner.vocab_size
         )
-        bad = bad or _too_long(scheduler, kept + len(msg.ids), selection.longest)
+        bad = bad or _too_long(scheduler, kept + len(msg.ids), selection)
     return bad or _never_fits(scheduler, msg, kept + len(msg.ids)) or _queue_full(scheduler)
 
 
@@ -79,10 +81,18 @@ def _never_fits(scheduler: Scheduler, msg: SessionDecode, prompt: int) -> ErrorI
     return None
 
 
-def _too_long(scheduler: Scheduler, prompt: int, longest: int) -> ErrorInfo | None:
+def _too_long(scheduler: Scheduler, prompt: int, selection: Selection) -> ErrorInfo | None:
     """A select's longest option must fit behind the prompt; its last token needs neither slot nor position. The prompt ends
-    at a page border and the option's row holds the rest, so together they take the pages of one sequence."""
-    room = min(scheduler.runner.context_length, scheduler.allocator.size)
+    at a page border and the option's row holds the rest, so together they take the pages of one sequence. All options
+    together must fit into the answer."""
+    count = sum(map(len, selection.options))
+    if count > MAX_SCORED:
+        return _error(
+            "input",
+            f"the options have {count:,} tokens, at most {MAX_SCORED:,} are allowed",
+            "Give fewer or shorter options.",
+        )
+    room, longest = min(scheduler.runner.context_length, scheduler.allocator.size), selection.longest
     if prompt + longest - 1 <= room:
         return None
     return _error(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sgnb.engine.mem_cache.base import IntArray
+from sgnb.engine.scheduler.admission import MAX_SCORED
 from sgnb.messages import (
     AbortReqs,
     ClientGone,
@@ -49,8 +50,6 @@ MARK_BITS = 30
 _ZERO, _HALF, _MIX = np.uint64(0), np.uint64(32), np.uint64(0xD6E8FEB86659FD93)
 _KEPT_BYTES = 32 << 20
 """Token ids of one client that wait to be asked for."""
-_MOST_SCORED = 1 << 19
-"""Tokens of a select's options; with more of them they are left out, and a simulation leaves the select out."""
 _PART_BYTES = 4 << 20
 _TOLD_CONTROLS = frozenset({"set", "flush_cache", "pin", "unpin"})
 
@@ -214,8 +213,8 @@ class InputRecorder:
             "rid": msg.rid,
             "ids": self.after(before, msg.ids),
             "options": [self.after(prompt, option) for option in msg.options]
-            if sum(map(len, msg.options)) <= _MOST_SCORED
-            else [],
+            if sum(map(len, msg.options)) <= MAX_SCORED
+            else [],  # it is refused
             "method": msg.method,
             "keep": msg.keep,
             "priority": msg.priority,

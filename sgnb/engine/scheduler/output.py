@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from sgnb.config import MAX_FRAME_BYTES
 from sgnb.engine.scheduler.req import Req
 from sgnb.engine.scheduler.stop import kept_prefix
 from sgnb.messages import BatchOutput, Finish, ReqOutput, RequestMeta, SchedulerOutput
 
 GENERATE = "@generate"
 """Label of requests from ``Engine.generate``: only they are told their ids at the end."""
+BATCH_BYTES = MAX_FRAME_BYTES // 2
+"""Of last outputs in one message: with log-probabilities of long prompts each of them may be megabytes."""
+LOGPROB_BYTES, TOP_BYTES, SCORED_BYTES = 48, 16, 24
+"""At most, of one log-probability, of one alternative to it, and of one token of an option."""
 
 
 def kept_output(req: Req, reason: Finish, table: Sequence[bytes]) -> tuple[list[int], bytes]:
@@ -71,12 +76,32 @@ class OutputBuilder:
         )
 
     def flush(self) -> None:
-        """Send what this step has, if anything."""
+        """Send what this step has, if anything: in one message, unless no frame would hold it."""
         if not self._touched:
             return
-        items = [self._last.get(rid) or _progress(req) for rid, req in self._touched.items()]
+        items: list[ReqOutput] = []
+        size = 0
+        for rid, req in self._touched.items():
+            last = self._last.get(rid)
+            more = _size(last) if last is not None else 0
+            if size + more > BATCH_BYTES and items:
+                self._send(BatchOutput(items=items, spare=self._spare()))
+                items, size = [], 0
+            items.append(last or _progress(req))
+            size += more
         self._touched, self._last = {}, {}
         self._send(BatchOutput(items=items, spare=self._spare()))
+
+
+def _size(out: ReqOutput) -> int:
+    """Bytes of what can be long in a last output, about; never too few."""
+    size = 5 * (len(out.ids) + len(out.prompt_ids) + len(out.output_ids))
+    for scored in (out.logprobs, out.input_logprobs):
+        if scored:
+            size += len(scored) * (LOGPROB_BYTES + TOP_BYTES * max(len(scored[0].top), len(scored[-1].top)))
+    if out.choice is not None:
+        size += SCORED_BYTES * sum(len(option.ids) for option in out.choice.options)
+    return size
 
 
 def _progress(req: Req) -> ReqOutput:
