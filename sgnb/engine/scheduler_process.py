@@ -35,13 +35,16 @@ from sgnb.engine.pulse import Pulse
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.engine.scheduler.telemetry import Telemetry
 from sgnb.engine.stacks import arm
+from sgnb.errors import LimitError
 from sgnb.liveness import open_pidfd
 from sgnb.messages import (
     EngineSpec,
+    ErrorInfo,
     SchedulerFailed,
     SchedulerInput,
     SchedulerOutput,
     SchedulerReady,
+    SchedulerReply,
     Stop,
 )
 from sgnb.transport import Link, Publisher, Wakeup, Zap, ZmqLink, encode
@@ -76,7 +79,7 @@ def run(folder: Path, parent: int) -> int:
 
 def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: Publisher) -> None:
     def send(message: SchedulerOutput) -> None:
-        link.send(encode(message))
+        link.send(frame_of(message))
 
     try:
         owner = open_pidfd(spec.owner_pid, spec.owner_start_time)
@@ -112,6 +115,17 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
     finally:
         scheduler.grammars.close()
         driver.close()
+
+
+def frame_of(message: SchedulerOutput) -> bytes:
+    """The message as a frame. An answer that no frame holds is an error to who asked, never the engine's end."""
+    try:
+        return encode(message)
+    except LimitError as fault:
+        if not isinstance(message, SchedulerReply):
+            raise
+        error = ErrorInfo(kind="LimitError", code="limit", message=f"the answer: {fault.message}")
+        return encode(SchedulerReply(client=message.client, id=message.id, error=error))
 
 
 def _open_driver(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+import numpy as np
 import pytest
 from scheduler_rig import Rig
 
+from sgnb.engine.scheduler.step_events import MAX_RUNS
 from sgnb.engine.scheduler.telemetry import Telemetry
-from sgnb.messages import KVDelta, RadixEvent, StepEvent
+from sgnb.engine.scheduler_process import frame_of
+from sgnb.messages import KVDelta, Numbered, RadixEvent, SchedulerReply, StepEvent
+from sgnb.transport import encode
 
 
 def of(rig: Rig, kind):
@@ -182,3 +187,25 @@ def test_history_gives_what_the_ring_has():
     assert data["last_seq"] == 3 and [event["seq"] for event in data["events"]] == [2, 3]
     assert len(rig.ask("history", limit=1).data["events"]) == 1
     assert rig.ask("history", limit=0).error is not None
+
+
+def test_R6_a_flush_of_scattered_slots_fits_into_frames():
+    """One event of a million scattered slots would be more than a frame: it ended the engine."""
+    rig = Rig()
+    slots = np.arange(0, 4 * MAX_RUNS, 2)
+    rig.scheduler.recorder._freed(slots)
+    rig.scheduler.recorder.flush_slots(7)
+    deltas = [event for event in rig.detail if isinstance(event, KVDelta)]
+    assert [len(event.runs) for event in deltas] == [MAX_RUNS, MAX_RUNS]
+    assert [run.start for event in deltas for run in event.runs] == slots.tolist()
+    assert all(len(encode(Numbered(seq=1, event=event))) < 4 << 20 for event in deltas)
+    rig.scheduler.recorder.flush_slots(8)
+    assert len([event for event in rig.detail if isinstance(event, KVDelta)]) == 2
+
+
+def test_R6_an_answer_that_no_frame_holds_is_an_error():
+    big = SchedulerReply(client=3, id=9, data={"snapshot": b"x" * (17 << 20)})
+    found = msgspec.msgpack.decode(frame_of(big), type=SchedulerReply)
+    assert (found.client, found.id) == (3, 9) and "limit" in found.error.message
+    small = msgspec.structs.replace(big, data={"ok": True})
+    assert msgspec.msgpack.decode(frame_of(small), type=SchedulerReply) == small

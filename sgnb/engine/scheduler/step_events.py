@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from sgnb.engine.scheduler.select import ScoreBatch
 
 _NEXT = 6
+MAX_RUNS = 50_000
+"""Of one event: some 1.5 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +196,10 @@ class StepRecorder:
         self._runs += runs
 
     def flush_slots(self, step: int) -> None:
-        """Publish which slots changed hands, if any."""
-        if self._runs:
-            runs, self._runs = self._runs, []
-            self._publish(KVDelta(time=self._clock(), step=step, runs=runs))
+        """Publish which slots changed hands, if any; many runs (a flush, a defragmentation) as several events."""
+        runs, self._runs = self._runs, []
+        for at in range(0, len(runs), MAX_RUNS):
+            self._publish(KVDelta(time=self._clock(), step=step, runs=runs[at : at + MAX_RUNS]))
 
 
 def runs_of(owner: str, slots: list[int] | IntArray, kind: str = "") -> list[SlotRun]:
