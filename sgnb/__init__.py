@@ -188,6 +188,7 @@ _HOMES = {
         "SglFunction",
         "function",
     ),
+    "sgnb.run_source": ("program",),
     "sgnb.runtime.run": ("Run",),
     "sgnb.runtime.saved": (
         "load_state",

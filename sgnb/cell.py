@@ -22,6 +22,7 @@ from sgnb.backends.engine import Engine
 from sgnb.errors import Cancelled, SgnbError
 from sgnb.interrupts import InterruptGate, StoppedByUser
 from sgnb.lang.passes import PASSES
+from sgnb.run_source import RunSource
 from sgnb.runtime.events import HostNote, RunFinished
 from sgnb.runtime.run import Run, run_cell
 from sgnb.runtime.state import State
@@ -102,7 +103,7 @@ class CellRun:
                 self._output.finish("stopped" if self._gate.count else "failed")
         if self._note:
             run.log.append(HostNote(self._note))
-        self._output.begin(run.log, run.cancel)
+        self._output.begin(run.log, run.cancel, RunSource(run.core, self._shell.user_ns))
         return run
 
     def drive(self) -> None:

@@ -107,6 +107,9 @@ def cell_parser() -> LineParser:
         "-O0", dest="unoptimised", action="store_true", help="send every operation as it was recorded"
     )
     parser.add_argument(
+        "--logprobs", type=int, metavar="N", help="keep each token's probability and its N likeliest rivals"
+    )
+    parser.add_argument(
         "--priority", type=int, default=0, metavar="N", help="higher goes first, and may suspend lower ones"
     )
     for flag, (name, kind) in SAMPLING.items():
@@ -133,6 +136,8 @@ def parse_cell(line: str) -> CellOptions:
     if abs(given["priority"]) > MAX_PRIORITY:
         raise UsageError(f"%%sgl: --priority takes -{MAX_PRIORITY}..{MAX_PRIORITY}, not {given['priority']}")
     defaults: dict[str, Any] = {name: given[name] for name, _ in SAMPLING.values() if given[name] is not None}
+    if given["logprobs"] is not None:
+        defaults |= {"return_logprob": True, "top_logprobs_num": given["logprobs"]}
     if given["stop"]:
         defaults["stop"] = [unescape(text) for text in given["stop"]]
     try:

@@ -74,6 +74,8 @@ class TokenLogprob(Wire, frozen=True, kw_only=True, tag=False):
     """The grammar allowed this token alone."""
     text: str = ""
     """The token's own, with ``return_text_in_logprobs``."""
+    raw: bytes = b""
+    """The token's bytes: what of the text it made, for views."""
 
 
 class RequestMeta(Wire, frozen=True, kw_only=True):

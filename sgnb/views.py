@@ -13,7 +13,8 @@ from typing import Any
 from sgnb.backends.base import get_default_backend
 from sgnb.backends.engine import Engine
 from sgnb.errors import NoEngine, SgnbError
-from sgnb.runtime.explain import explain_data
+from sgnb.runtime.core import Core
+from sgnb.runtime.explain import explain_data, run_data
 from sgnb.runtime.function import SglFunction
 from sgnb.widgets import tables
 from sgnb.widgets.engine_view import TITLES, EngineView
@@ -43,16 +44,27 @@ def graph(program: SglFunction, *args: Any, **kwargs: Any) -> EngineView:
     return EngineView("graph", None, lambda: tables.graph_table(data), data=data, live=_live())
 
 
-def view(kind: str, program: SglFunction | None = None) -> EngineView:
+def run_graph(core: Core) -> EngineView:
+    """What each pass made of the blocks that a run recorded. Needs no engine, and runs nothing again."""
+    return EngineView(
+        "graph", None, lambda: tables.graph_table(run_data(core)), data=run_data(core), live=_live()
+    )
+
+
+def view(kind: str, program: SglFunction | None = None, engine: Engine | None = None) -> EngineView:
     """The view ``tree``, ``kv``, ``timeline`` or ``graph`` (of a program)."""
     if kind == "graph":
         if program is None:
             raise SgnbError("the graph is that of a program", hint="%sgl view graph NAME")
         return graph(program)
-    makers: dict[str, Callable[[], EngineView]] = {"tree": radix_tree, "kv": kv_map, "timeline": timeline}
+    makers: dict[str, Callable[[Engine | None], EngineView]] = {
+        "tree": radix_tree,
+        "kv": kv_map,
+        "timeline": timeline,
+    }
     if kind not in makers:
         raise SgnbError(f"there is no view {kind!r}", hint=f"There are {', '.join(KINDS)}.")
-    return makers[kind]()
+    return makers[kind](engine)
 
 
 def _live() -> bool:

@@ -34,6 +34,14 @@ class TokenInfo:
     id: int
     logprob: float | None = None
     top: tuple[tuple[float, int], ...] = ()
+    raw: bytes = b""
+    """What of the text it made; empty where no log-probabilities were asked for."""
+    allowed: int = 0
+    """How many tokens its grammar allowed; 0: there was none."""
+    ruled_out: int = -1
+    """The likeliest token that the grammar excluded; -1: none."""
+    forced: bool = False
+    """The grammar allowed this token alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 internal(__name__)
 
+MAX_KEPT_OPS = 4096
+"""Operations of a run that are kept for its graph view."""
+
 MAX_BLOCK_OPS = 256
 """A block leaves at this many operations at the latest."""
 MAX_OUTSTANDING = 1024
@@ -126,6 +129,9 @@ class Core:
         self.passes = passes
         self.pass_records: list[list[PassRecord]] | None = None
         """One list a block, for who wants to know what the passes did."""
+        self.kept_blocks: list[list[Op]] = []
+        """What was recorded, block by block, before the passes: for the graph view; at most ``MAX_KEPT_OPS``."""
+        self._room_for_ops = MAX_KEPT_OPS
         self.extra_key = extra_key
         """Requests share cached prefixes with those of the same key only."""
         self.log = EventLog()
@@ -240,6 +246,9 @@ class Core:
         return gone
 
     def _optimized(self, ops: list[Op]) -> list[Op]:
+        if 0 < len(ops) <= self._room_for_ops:
+            self._room_for_ops -= len(ops)
+            self.kept_blocks.append(list(ops))
         if self.pass_records is None:
             return optimize(ops, self.passes)
         records: list[PassRecord] = []
@@ -307,7 +316,8 @@ class Core:
         if slot.options:
             return  # the winner comes with Done
         logprobs = tuple((t.id, t.logprob, t.top) for t in event.tokens if t.logprob is not None)
-        self.log.append(GenDelta(event.rid, event.text, len(event.tokens), logprobs))
+        details = event.tokens if logprobs else ()
+        self.log.append(GenDelta(event.rid, event.text, len(event.tokens), logprobs, details))
         with self.lock:
             if not slot.settled:
                 slot.tokens += len(event.tokens)

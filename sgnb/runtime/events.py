@@ -33,6 +33,8 @@ class StateOpened:
     state: int
     branch: str
     parent: int | None = None
+    fork: int = 0
+    """Which of its parent's forks it is of, counted from 1; 0: no branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class GenQueued:
     max_new_tokens: int
     options: tuple[str, ...] = ()
     """Of a choice."""
+    shape: str = ""
+    """What its output must be, in words: ``JSON schema Verdict``, ``regex``; empty where it is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +88,16 @@ class GenStarted:
 
 @dataclass(frozen=True, slots=True)
 class GenDelta:
-    """Model text; ``tokens`` is how many tokens it stands for, ``logprobs`` holds (id, logprob, top) when asked."""
+    """Model text; ``tokens`` is how many tokens it stands for, ``logprobs`` holds (id, logprob, top) when asked.
+
+    ``details``: the tokens as ``backends.base.TokenInfo``, when log-probabilities were asked for.
+    """
 
     rid: str
     text: str
     tokens: int = 0
     logprobs: tuple[object, ...] = ()
+    details: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sgnb.lang.passes import PASSES
+from sgnb.lang.ir import Graph
+from sgnb.lang.passes import PASSES, PassRecord, optimize
 from sgnb.lang.position import internal
+from sgnb.runtime.core import Core
+from sgnb.runtime.events import RunStarted
 from sgnb.runtime.function import SglFunction
 
 internal(__name__)
@@ -34,14 +37,38 @@ def explain_data(program: SglFunction, *args: Any, **kwargs: Any) -> dict[str, A
         out["error"] = f"{type(error).__name__}: {getattr(error, 'message', error)}"
         return out
     out["trace"] = list(trace.lines())
-    out["blocks"] = [
-        [
-            {"pass": r.name, "before": r.before, "after": r.after, "changed": r.changed, "why": r.rule}
-            for r in block
-        ]
-        for block in records
-    ]
+    out["blocks"] = [[_record_data(record) for record in block] for block in records]
     return out
+
+
+def run_data(core: Core) -> dict[str, Any]:
+    """The same of a run, from the blocks it recorded: nothing is executed again."""
+    started = next((e.event for e in core.log.since(0) if isinstance(e.event, RunStarted)), None)
+    graph = started.graph if started is not None and isinstance(started.graph, Graph) else None
+    out: dict[str, Any] = {
+        "name": core.title,
+        "compiled": started is not None and not started.eager_reason,
+        "reason": "" if started is None else started.eager_reason,
+        "graph": None if graph is None else graph.data(),
+        "graph_text": "" if graph is None else graph.text(),
+        "blocks": [],
+        "error": "",
+    }
+    for ops in core.kept_blocks:
+        records: list[PassRecord] = []
+        optimize(ops, core.passes, records)
+        out["blocks"].append([_record_data(record) for record in records])
+    return out
+
+
+def _record_data(record: PassRecord) -> dict[str, Any]:
+    return {
+        "pass": record.name,
+        "before": record.before,
+        "after": record.after,
+        "changed": record.changed,
+        "why": record.rule,
+    }
 
 
 def explain(program: SglFunction, *args: Any, **kwargs: Any) -> str:

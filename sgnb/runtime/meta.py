@@ -5,7 +5,9 @@ Notebook process; used by ``runtime.core`` and ``runtime.state``. Pure functions
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,6 +16,10 @@ from typing import Any
 from sgnb.errors import SgnbError
 from sgnb.lang.position import line_of
 from sgnb.runtime.variables import Slot
+from sgnb.sampling_params import SamplingParams
+
+MAX_TITLED = 8192
+"""Characters of a schema that is searched for its title."""
 
 
 def gen_seed(seed: int, path: str, ordinal: int, sample: int = 0) -> int:
@@ -66,6 +72,24 @@ def meta_of_chunks(slot: Slot, begin: int, end: int) -> dict[str, Any]:
 def as_sgnb(error: BaseException) -> SgnbError:
     """The error as one of ours (an exception of the program keeps its words)."""
     return error if isinstance(error, SgnbError) else SgnbError(f"{type(error).__name__}: {error}")
+
+
+def shape_words(params: SamplingParams) -> str:
+    """What a generation's output must be, for people: ``JSON schema Verdict``, ``regex``, ``EBNF grammar``, or nothing."""
+    if params.json_schema is not None:
+        return f"JSON schema {_title_of(params.json_schema)}".rstrip()
+    return "regex" if params.regex is not None else "EBNF grammar" if params.ebnf is not None else ""
+
+
+@functools.lru_cache(maxsize=64)
+def _title_of(schema: str) -> str:
+    """The title a schema gives itself, when it is a word."""
+    try:
+        found = json.loads(schema) if len(schema) <= MAX_TITLED else {}
+    except ValueError:
+        return ""
+    title = found.get("title") if isinstance(found, dict) else ""
+    return title if isinstance(title, str) and title.isidentifier() else ""
 
 
 def event_line(slot: Slot) -> int:

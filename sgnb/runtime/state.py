@@ -24,7 +24,7 @@ from sgnb.lang.position import Place, internal, line_of, place_of, position_of, 
 from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core, current_core
 from sgnb.runtime.events import GenQueued, StateOpened, TextAppended
-from sgnb.runtime.meta import event_line, gen_seed
+from sgnb.runtime.meta import event_line, gen_seed, shape_words
 from sgnb.runtime.parsing import Parsed
 from sgnb.runtime.reasoning import SUFFIX, ReasoningPart
 from sgnb.runtime.turns import Step, Turns
@@ -93,7 +93,10 @@ class State(Turns):
         if parent is not None:
             self._copy(parent)
         self.number = core.open_state(self)
-        core.append_event(StateOpened(self.number, branch, None if parent is None else parent.number))
+        if parent is None:
+            core.append_event(StateOpened(self.number, branch))
+        else:
+            core.append_event(StateOpened(self.number, branch, parent.number, parent._forks))
         if parent is None:
             core.record(InitOp(self.sid, None, core.extra_key))
         self._finalizer = weakref.finalize(self, self._handle.collected)
@@ -239,7 +242,10 @@ class State(Turns):
         slot = Slot(core, self, self.backend.new_rid(), name, at, sid=sid)
         core.add_slot(slot)
         self._handle.add(slot)
-        core.append_event(GenQueued(self.number, slot.rid, name, event_line(slot), params.max_new_tokens))
+        shape = shape_words(params)
+        core.append_event(
+            GenQueued(self.number, slot.rid, name, event_line(slot), params.max_new_tokens, shape=shape)
+        )
         core.record(GenOp(slot.sid, slot.rid, name, params, at, core.cell, self.branch, priority))
         return slot
 

@@ -1,95 +1,27 @@
-"""A run's event log folded to what the program view shows: rows in source order, one cost a generation, a header.
+"""A run's event log folded to what the program view shows: rows in source order, branches, one cost a generation.
 
 Notebook process. Fed by ``widgets.program`` (live, on the publisher thread) and by ``widgets.static`` (once, at the
 end); a fold belongs to one reader. Any prefix of the log gives a complete picture, so a late or second view is never
-wrong. Only plain data leaves here (``snapshot``, ``delta``): no HTML, no comms, no clocks but the log's own.
+wrong. Only plain data leaves here (``snapshot``, ``delta``, made with ``widgets.fold_data``): no HTML, no comms, no clocks
+but the log's own.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sgnb.config import MAX_SHOWN_CHARS
 from sgnb.errors import SgnbError
 from sgnb.runtime import events as ev
-from sgnb.widgets import words
-from sgnb.widgets.pending import steps_after
+from sgnb.widgets import fold_data, words
+from sgnb.widgets.pending import Progress, steps_after
+from sgnb.widgets.program_rows import Cost, Lane, Row, Segment
 
 RATE_WINDOW = 1.0
 """Seconds over which the live token rate is taken."""
-
-
-@dataclass(slots=True)
-class Segment:
-    """A stretch of prompt text (``model`` False) or of one generation; ``hidden`` characters are over the cap."""
-
-    model: bool
-    name: str = ""
-    parts: list[str] = field(default_factory=list)
-    sent: int = 0
-    hidden: int = 0
-
-    def text(self) -> str:
-        """All of it."""
-        if len(self.parts) > 1:
-            self.parts[:] = ["".join(self.parts)]
-            self.sent = min(self.sent, 1)
-        return self.parts[0] if self.parts else ""
-
-
-@dataclass(slots=True)
-class Cost:
-    """What one generation costs. Counts in tokens, time in seconds; ``state`` in queued, running, done, failed."""
-
-    name: str
-    limit: int
-    state: str = "queued"
-    prompt: int | None = None
-    cached: int = 0
-    tokens: int = 0
-    seconds: float | None = None
-    reason: dict[str, Any] = field(default_factory=dict)
-    options: tuple[str, ...] = ()
-    """Of a choice."""
-    chosen: str = ""
-    """The winner with its share of the options' probability."""
-
-    def parts(self, *, times: bool, stopped: bool) -> list[str]:
-        """The cost line's words after the bar, without the variable's name."""
-        if self.state == "queued":
-            return ["queued"]
-        if self.options and self.state == "running":
-            return [f"scoring {words.count(len(self.options))} choices"]
-        if self.state == "running":
-            return [f"{words.count(self.tokens)} of ≤{words.THIN}{words.count(self.limit)} tok"]
-        out = [self.chosen or f"{words.count(self.tokens)} tok"]
-        if times and self.seconds is not None:
-            out.append(words.duration(self.seconds))
-        return out if self.chosen else [*out, words.stop_words(self.reason, stopped=stopped)]
-
-    def reuse(self) -> str:
-        """``20 of 31 tokens reused``, or nothing while it is not known."""
-        return "" if self.prompt is None else words.reuse_words(self.cached, self.prompt)
-
-
-@dataclass(slots=True)
-class Row:
-    """One turn, one stretch outside of turns, a note or an error. ``state`` in ok, failed; ``kind`` in turn, note,
-    error.
-    """
-
-    role: str = ""
-    branch: str = ""
-    line: int = 0
-    kind: str = "turn"
-    state: str = "ok"
-    segments: list[Segment] = field(default_factory=list)
-    costs: list[Cost] = field(default_factory=list)
-    error: list[str] = field(default_factory=list)
 
 
 class ProgramFold:
@@ -98,6 +30,9 @@ class ProgramFold:
     def __init__(self, *, times: bool | None = None, cap: int = MAX_SHOWN_CHARS) -> None:
         self.times = not words.deterministic() if times is None else times
         self.rows: list[Row] = []
+        self.lanes: list[Lane] = [Lane(0)]
+        self.rows_of: dict[int, list[int]] = {}
+        """Lane → places of its rows."""
         self.started: ev.RunStarted | None = None
         self.finished: ev.RunFinished | None = None
         self.status = "queued"
@@ -105,19 +40,21 @@ class ProgramFold:
         self.next_seq = 0
         self._room = cap
         self._began = 0.0
-        self._ended = 0.0
+        self._lane: dict[int, Lane] = {}
         self._branch: dict[int, str] = {}
+        self._forks: dict[tuple[int, int], Row] = {}
         self._open: dict[int, Row] = {}
         self._role: dict[int, str] = {}
         self._gens: dict[str, tuple[Row, Segment, Cost]] = {}
         self._gens_of: dict[int, Row] = {}
         self._recent: deque[tuple[float, int]] = deque()
         self._dirty: set[int] = set()
+        self._dirty_lanes: set[int] = set()
         self._index: dict[int, int] = {}
         self._noted: set[str] = set()
         self._shown_errors: set[str] = set()
         self._line = 0
-        self._pending: tuple[int, list[dict[str, str]]] = (-1, [])
+        self._pending: tuple[object, list[dict[str, str]]] = (None, [])
         self._sent_pending: list[dict[str, str]] = []
         self.version = 0
         self._sent_version = -1
@@ -132,7 +69,6 @@ class ProgramFold:
             self.next_seq = entry.seq + 1
             if not self._began:
                 self._began = entry.time
-            self._ended = entry.time
             self._take(entry.event, entry.time)
         self.version += fed
         return fed
@@ -153,8 +89,8 @@ class ProgramFold:
                 self.started, self.status = event, "running"
                 if event.eager_reason:
                     self._note(f"Runs without a graph: {event.eager_reason}")
-            case ev.StateOpened(state=state, branch=branch):
-                self._branch[state] = branch
+            case ev.StateOpened():
+                self._open_state(event)
             case ev.RoleBegan(state=state, role=role):
                 self._role[state] = role
                 self._open.pop(state, None)
@@ -170,10 +106,38 @@ class ProgramFold:
                     self._progress(event, *self._gens[rid], now)
             case ev.StateFailed(state=state, error=error):
                 self._fail(self._open.get(state) or self._gens_of.get(state), error, again=False)
+                self._lane_of(state).failed = self._lane_of(state).number > 0
             case ev.HostNote(text=text, line=line):
                 self._note(text, line)
             case ev.RunFinished():
                 self._end(event)
+
+    def _open_state(self, event: ev.StateOpened) -> None:
+        """A root state writes into the run's own lane, a branch into one of its own beside the others of its fork."""
+        self._branch[event.state] = event.branch
+        if not event.fork or event.parent is None:
+            self._lane[event.state] = self.lanes[0]
+            return
+        above = self._lane_of(event.parent)
+        key = (event.parent, event.fork)
+        if key not in self._forks:
+            self._open.pop(
+                event.parent, None
+            )  # what the parent appends from now on stands below its branches
+            branch = self._branch.get(event.parent, "")
+            self._forks[key] = self._add(Row(kind="fork", branch=branch, lane=above.number))
+        fork = self._forks[key]
+        lane = Lane(len(self.lanes), event.branch, above.number, self._index[id(fork)])
+        self.lanes.append(lane)
+        self._lane[event.state] = lane
+        fork.arms.append(lane.number)
+        fork.role = f"fork {words.count(len(fork.arms))}"
+        self._role[event.state] = self._role.get(event.parent, "")
+        self._dirty_lanes.add(lane.number)
+        self._touch(fork)
+
+    def _lane_of(self, state: int) -> Lane:
+        return self._lane.get(state, self.lanes[0])
 
     def _append_prompt(self, state: int, text: str, line: int) -> None:
         if not text:
@@ -186,10 +150,14 @@ class ProgramFold:
     def _queue(self, event: ev.GenQueued) -> None:
         row = self._row_of(event.state, event.line)
         segment = Segment(True, event.name)
-        cost = Cost(event.name, event.max_new_tokens, options=event.options)
+        lane = self._lane_of(event.state)
+        before = next((c.name for c in reversed(lane.costs) if c.state in ("queued", "running")), "")
+        cost = Cost(event.name, event.max_new_tokens, event.rid, options=event.options, shape=event.shape)
+        cost.after = before if lane.number or before else ""
         row.segments.append(segment)
         row.costs.append(cost)
         row.line = event.line or row.line
+        lane.costs.append(cost)
         self._gens[event.rid] = (row, segment, cost)
         self._gens_of[event.state] = row
         self._touch(row)
@@ -198,14 +166,17 @@ class ProgramFold:
         match event:
             case ev.GenStarted():
                 cost.state = "running"
-            case ev.GenDelta(text=text, tokens=tokens):
+            case ev.GenDelta(text=text, tokens=tokens, details=details):
                 cost.state = "running"
                 cost.tokens += tokens
+                cost.first, cost.last = cost.first or now, now
                 self.tokens += tokens
                 self._recent.append((now, tokens))
+                segment.add_tokens(details)
                 self._grow(row, segment, text)
             case ev.GenDone(meta=meta):
                 self._done(cost, meta)
+                self._free_followers(row, cost)
                 notes = meta.get("notes")
                 for note in notes if isinstance(notes, list) else ():
                     if note not in self._noted:
@@ -216,12 +187,21 @@ class ProgramFold:
                 self._fail(row, error)
         self._touch(row)
 
+    def _free_followers(self, row: Row, ended: Cost) -> None:
+        """What waited for this generation is queued in its own right now."""
+        for cost in self.lanes[row.lane].costs:
+            if cost.after == ended.name and cost.state == "queued":
+                cost.after = ""
+                self._touch(self._gens[cost.rid][0])
+
     def _done(self, cost: Cost, meta: dict[str, Any]) -> None:
         sampled = int(meta.get("completion_tokens", cost.tokens))
         self.tokens += sampled - cost.tokens
         cost.state, cost.tokens = "done", sampled
         if meta.get("prompt_tokens") is not None:
             cost.prompt, cost.cached = int(meta["prompt_tokens"]), int(meta.get("cached_tokens", 0))
+        cost.forced = int(meta.get("forced_tokens", 0) or 0)
+        cost.first_step, cost.last_step = int(meta.get("first_step", -1)), int(meta.get("last_step", -1))
         latency = meta.get("e2e_latency")
         cost.seconds = float(latency) if isinstance(latency, int | float) else None
         reason = meta.get("finish_reason")
@@ -230,8 +210,8 @@ class ProgramFold:
         if cost.reason["type"] == "length":
             cost.reason["length"] = cost.limit
         winner = meta.get("choice")
-        if isinstance(winner, int) and 0 <= winner < len(cost.options):
-            cost.chosen = words.chosen_words(cost.options, winner, meta.get("normalized_prompt_logprobs"))
+        if isinstance(winner, int):
+            cost.score(winner, meta.get("normalized_prompt_logprobs"))
 
     def _end(self, event: ev.RunFinished) -> None:
         self.finished, self.status = event, event.status
@@ -242,6 +222,7 @@ class ProgramFold:
                 if cost.state in ("queued", "running"):
                     cost.state, cost.reason = "done", {"type": "abort"}
             self._touch(row)
+        self._dirty_lanes.update(lane.number for lane in self.lanes)
 
     def _fail(self, row: Row | None, error: BaseException, *, again: bool = True) -> None:
         """Turn a row to failed. ``again`` False: not when some row shows this error already."""
@@ -266,11 +247,13 @@ class ProgramFold:
         row = self._open.get(state)
         if row is None:
             row = Row(self._role.get(state, ""), self._branch.get(state, ""), line)
+            row.lane = self._lane_of(state).number
             self._open[state] = self._add(row)
         return row
 
     def _add(self, row: Row) -> Row:
         self._index[id(row)] = len(self.rows)
+        self.rows_of.setdefault(row.lane, []).append(len(self.rows))
         self.rows.append(row)
         self._touch(row)
         return row
@@ -287,12 +270,43 @@ class ProgramFold:
 
     def _touch(self, row: Row) -> None:
         self._dirty.add(self._index[id(row)])
+        self._dirty_lanes.add(row.lane)
 
     # ------------------------------------------------------------ reading
 
+    def in_order(self, lane: int = 0) -> Iterator[Row]:
+        """All rows as the source reads: those of a fork's branches, branch by branch, where the fork stands."""
+        for number in self.rows_of.get(lane, ()):
+            row = self.rows[number]
+            yield row
+            for arm in row.arms:
+                yield from self.in_order(arm)
+
+    def costs(self) -> list[Cost]:
+        """What every generation costs, in the order they were queued."""
+        return [cost for _, _, cost in self._gens.values()]
+
+    def token(self, rid: str, place: int) -> dict[str, Any] | None:
+        """One token of a generation in numbers, for the inspector; None when its details are not known."""
+        if rid not in self._gens or not 0 <= place < len(self._gens[rid][1].tokens):
+            return None
+        _, segment, cost = self._gens[rid]
+        token = segment.tokens[place]
+        exact = cost.last_step - cost.first_step + 1 == cost.tokens > 0
+        return {
+            "id": token.id,
+            "logprob": token.logprob,
+            "top": list(token.top),
+            "allowed": token.allowed,
+            "ruled_out": token.ruled_out,
+            "forced": token.forced,
+            "count": max(cost.tokens, len(segment.tokens)),
+            "step": cost.first_step + place if exact else -1,
+        }
+
     def totals(self) -> tuple[int, int]:
         """Reused and all prompt tokens of the finished generations."""
-        done = [cost for row in self.rows for cost in row.costs if cost.prompt is not None]
+        done = [cost for cost in self.costs() if cost.prompt is not None]
         return sum(cost.cached for cost in done), sum(cost.prompt or 0 for cost in done)
 
     def seconds(self) -> float:
@@ -303,11 +317,8 @@ class ProgramFold:
 
     def word(self) -> str:
         """The state in the header."""
-        if (
-            self.status == "running"
-            and self._gens
-            and not any(cost.state != "queued" for _, _, cost in self._gens.values())
-        ):
+        waits = self._gens and all(cost.state == "queued" for _, _, cost in self._gens.values())
+        if self.status == "running" and waits:
             return "Queued"
         known = {"queued": "Queued", "running": "Running", "finished": "Finished", "stopped": "Stopped"}
         return known.get(self.status, "Failed")
@@ -324,39 +335,21 @@ class ProgramFold:
 
     def facts(self) -> list[str]:
         """What stands behind state and time in the header."""
-        if self.status == "running":
-            out = [f"{words.count(self.tokens)} tok"] if self.tokens else []
-            return [*out, f"{words.count(rate)} tok/s"] if (rate := self.rate()) else out
-        if self.status == "finished":
-            selects = sum(bool(cost.options) for _, _, cost in self._gens.values())
-            counts = {"gen": len(self._gens) - selects, "select": selects}
-            said = ", ".join(f"{words.count(number)} {what}" for what, number in counts.items() if number)
-            return [said] if said else []
-        return [f"{words.count(self.tokens)} tok kept"] if self.tokens else []
+        return fold_data.facts(self)
 
     def summary(self) -> list[list[str]]:
         """The finished view's second line: pairs of a strong and a plain part."""
-        if self.finished is None or not self._gens:
-            return []
-        cached, prompt = self.totals()
-        out = [
-            [
-                f"{words.count(cached)} of {words.count(prompt)}",
-                f"prompt tokens reused, {words.share(cached, prompt)}",
-            ],
-            [words.count(self.tokens), "tok generated"],
-        ]
-        if self.times:
-            split = words.split(self.finished.times)
-            out.append([words.duration(self.finished.seconds) + (":" if split else ""), split])
-        return out
+        return fold_data.summary(self)
 
     def pending(self) -> list[dict[str, str]]:
         """Steps of the program that have not begun; none once the run has finished (others are ``not run``)."""
         if self.started is None or self.started.graph is None or self.status == "finished":
             return []
-        if self._pending[0] != self._line:
-            self._pending = (self._line, steps_after(self.started.graph, self._line))
+        arms = next((row.arms for row in reversed(self.rows) if row.kind == "fork"), [])
+        waits = tuple(self.lanes[arm].name for arm in arms if not self.lanes[arm].over())
+        key = (self._line, waits)
+        if self._pending[0] != key:
+            self._pending = (key, steps_after(self.started.graph, Progress(self._line, waits)))
         return self._pending[1]
 
     def head(self) -> dict[str, Any]:
@@ -378,12 +371,16 @@ class ProgramFold:
         """Everything, for a view that knows nothing. Marks all as sent."""
         rows = []
         for row in self.rows:
-            data = self._row_data(row)
+            data = fold_data.row_data(self, row)
             for shown, segment in zip(data["segs"], row.segments, strict=True):
                 shown["text"] = segment.text()
                 segment.sent = len(segment.parts)
+                if segment.marks:
+                    shown["marks"] = list(segment.marks)
+                    segment.sent_marks = len(segment.marks)
             rows.append(data)
         self._dirty.clear()
+        self._dirty_lanes.clear()
         self._sent_version = self.version
         self._sent_pending = self.pending()
         return {
@@ -391,52 +388,29 @@ class ProgramFold:
             "seq": self.version,
             "head": self.head(),
             "rows": rows,
+            "lanes": [fold_data.lane_data(self, lane) for lane in self.lanes],
             "pending": self._sent_pending,
         }
 
     def delta(self) -> dict[str, Any]:
         """What changed since the last ``snapshot`` or ``delta``, all of it; ``from`` names the version it applies to."""
-        rows, texts = [], []
+        rows, texts, marks = [], [], []
         for index in sorted(self._dirty):
             row = self.rows[index]
-            rows.append([index, self._row_data(row)])
+            rows.append([index, fold_data.row_data(self, row)])
             for number, segment in enumerate(row.segments):
                 if segment.sent < len(segment.parts):
                     texts.append([index, number, "".join(segment.parts[segment.sent :])])
                     segment.sent = len(segment.parts)
+                if segment.sent_marks < len(segment.marks):
+                    marks.append([index, number, segment.marks[segment.sent_marks :]])
+                    segment.sent_marks = len(segment.marks)
+        lanes = [[n, fold_data.lane_data(self, self.lanes[n])] for n in sorted(self._dirty_lanes)]
         base, self._sent_version = self._sent_version, self.version
         self._dirty.clear()
-        out = {
-            "k": "delta",
-            "from": base,
-            "seq": self.version,
-            "head": self.head(),
-            "rows": rows,
-            "text": texts,
-        }
+        self._dirty_lanes.clear()
+        out = {"k": "delta", "from": base, "seq": self.version, "head": self.head(), "rows": rows}
+        out |= {"text": texts, "marks": marks, "lanes": lanes}
         if self.pending() != self._sent_pending:
             out["pending"] = self._sent_pending = self.pending()
         return out
-
-    def _row_data(self, row: Row) -> dict[str, Any]:
-        stopped = self.status == "stopped"
-        return {
-            "kind": row.kind,
-            "role": row.role,
-            "branch": row.branch,
-            "line": row.line,
-            "state": row.state,
-            "error": row.error,
-            "segs": [{"model": s.model, "name": s.name, "hidden": s.hidden} for s in row.segments],
-            "costs": [
-                {
-                    "name": words.visible(cost.name),
-                    "state": cost.state,
-                    "cached": cost.cached,
-                    "prompt": cost.prompt,
-                    "reuse": cost.reuse(),
-                    "parts": cost.parts(times=self.times, stopped=stopped),
-                }
-                for cost in row.costs
-            ],
-        }

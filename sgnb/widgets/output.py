@@ -20,7 +20,7 @@ from uuid import uuid4
 from sgnb.runtime import events as ev
 from sgnb.runtime.events import EventLog
 from sgnb.widgets import words
-from sgnb.widgets.program import ProgramView
+from sgnb.widgets.program import ProgramView, RunSource
 from sgnb.widgets.publisher import get_publisher
 from sgnb.widgets.static import end_of, fold_log, html_of, text_of
 
@@ -34,8 +34,8 @@ _numbers = itertools.count(1)
 class CellOutput(Protocol):
     """What a cell shows of its run."""
 
-    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
-        """The run exists: show it."""
+    def begin(self, log: EventLog, on_stop: Callable[[], None], source: RunSource | None = None) -> None:
+        """The run exists: show it. ``source`` answers a live view's questions about it."""
 
     def starting(self, word: str, detail: str) -> None:
         """The engine starts; may come before ``begin``."""
@@ -75,13 +75,13 @@ class WidgetOutput:
         self.number = next(_numbers)
         self._steps: deque[Callable[[], None]] = deque()
 
-    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
+    def begin(self, log: EventLog, on_stop: Callable[[], None], source: RunSource | None = None) -> None:
         """Display the widget; the output is created here and changed once, at the end."""
         if self._view is not None:  # it was shown while the engine started
             self._view.on_stop = on_stop
-            self._view.follow(log)
+            self._view.follow(log, source)
             return
-        self._open(ProgramView(log, on_stop=on_stop))
+        self._open(ProgramView(log, on_stop=on_stop, source=source))
 
     def starting(self, word: str, detail: str) -> None:
         """Show a start step in the header; the first one shows the view, before there is a run."""
@@ -164,7 +164,7 @@ class StaticOutput:
         self._context = contextvars.copy_context()
         self._log: EventLog | None = None
 
-    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
+    def begin(self, log: EventLog, on_stop: Callable[[], None], source: RunSource | None = None) -> None:
         """Remember the log."""
         self._log = log
 
@@ -190,7 +190,7 @@ class TerminalOutput:
         self._ended = threading.Event()
         self._word = ""
 
-    def begin(self, log: EventLog, on_stop: Callable[[], None]) -> None:
+    def begin(self, log: EventLog, on_stop: Callable[[], None], source: RunSource | None = None) -> None:
         """Start to print."""
         self._log = log
         if not self._background:

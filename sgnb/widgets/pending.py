@@ -7,23 +7,60 @@ to come while its line lies beyond every line the run has reached. Pure; nothing
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from sgnb.lang import ir
 from sgnb.widgets import words
+from sgnb.widgets.program_rows import scoring_words
 
 MAX_STEPS = 12
 MAX_CHARS = 160
+MAX_NAMES = 4
+SHAPES = {
+    "json_schema": "JSON schema",
+    "regex": "regex",
+    "ebnf": "EBNF grammar",
+    "dtype": "type",
+    "choices": "choices",
+}
+IN_PYTHON = "runs in Python"
 
 
-def steps_after(graph: object, line: int) -> list[dict[str, str]]:
-    """Rows (``role, text, note``) for the steps of ``graph`` beyond ``line``; at most 12, then one that counts the rest."""
+class Progress(NamedTuple):
+    """How far a run is: the last line it reached, and the branches of its newest fork that are under way."""
+
+    line: int
+    waits: tuple[str, ...] = ()
+
+
+def steps_after(graph: object, progress: Progress) -> list[dict[str, str]]:
+    """Rows (``role, text, note``) for the steps of ``graph`` beyond the progress; at most 12, then one that counts the
+    rest."""
     if not isinstance(graph, ir.Graph):
         return []
-    rows = [row for at, row in _rows(graph.nodes) if at > line]
+    rows = [row for at, row in _rows(graph.nodes) if at > progress.line]
+    joined = False
+    for row in rows:
+        if row["role"] == "join":
+            joined = True
+            row["note"] = waiting_words(progress.waits)
+        elif joined and row["note"].endswith(IN_PYTHON):
+            row["note"] += " after the join"
     if len(rows) > MAX_STEPS:
         rest = len(rows) - MAX_STEPS + 1
         rows = [*rows[: MAX_STEPS - 1], _row("", "", f"{words.count(rest)} more steps")]
     return rows
+
+
+def waiting_words(names: tuple[str, ...]) -> str:
+    """``waiting for branches 0 and 2``; of many, how many."""
+    if not names:
+        return "not started"
+    if len(names) > MAX_NAMES:
+        return f"waiting for {words.count(len(names))} branches"
+    shown = [words.visible(name) for name in names]
+    several = ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 else shown[0]
+    return f"waiting for branch{'es' if len(shown) > 1 else ''} {several}"
 
 
 def _row(role: str, text: str, note: str) -> dict[str, str]:
@@ -37,7 +74,11 @@ def _rows(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, dict[str, str]]]:
         if isinstance(node, ir.Append):
             yield from _append_rows(node)
         elif isinstance(node, ir.Host):
-            yield line, _row("", _first_line(node.source), f"line {line}, runs in Python")
+            yield line, _row("", _first_line(node.source), f"line {line}, {IN_PYTHON}")
+        elif isinstance(node, ir.Fork):
+            yield line, _row("fork", f"{node.state}.fork({_first_line(node.size)})", "not started")
+        elif isinstance(node, ir.Join):
+            yield line, _row("join", "", "")
         elif isinstance(node, ir.Loop):
             yield line, _row("", _first_line(node.head), f"line {line}, repeats what follows")
             yield from _rows(node.body)
@@ -63,14 +104,30 @@ def _append_rows(node: ir.Append) -> Iterator[tuple[int, dict[str, str]]]:
             text += part.text
         elif isinstance(part, ir.HolePart):
             text += "{" + part.source + "}"
+            if "(" in part.source:
+                notes.append(f"line {line}, {IN_PYTHON}")
         elif isinstance(part, ir.GenPart):
             text += part.name or "gen"
-            notes += [note for note in ("not started", _limit(part)) if note and note not in notes]
+            notes += [n for n in ("not started", _shape(part), _limit(part)) if n and n not in notes]
+        elif isinstance(part, ir.SelectPart):
+            text += part.name or "select"
+            choices = scoring_words(part.options).removeprefix("scoring ") if part.options else ""
+            notes += [note for note in ("not started", choices) if note and note not in notes]
         elif isinstance(part, ir.EndPart):
             yield line, _row(role, text, words.DOT.join(notes))
             role, text, notes = "", "", []
     if text:
         yield line, _row(role, text, words.DOT.join(notes))
+
+
+def _shape(part: ir.GenPart) -> str:
+    """``JSON schema Verdict``, ``regex``: what the output must be, as the program names it."""
+    params = dict(part.params)
+    for name, word in SHAPES.items():
+        if name in params:
+            source = params[name]
+            return f"{word} {source}" if source.isidentifier() else word
+    return ""
 
 
 def _limit(part: ir.GenPart) -> str:

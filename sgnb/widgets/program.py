@@ -5,8 +5,11 @@ deltas by custom messages, and the whole picture in a trait at most twice a seco
 or a second view is complete. ``publish`` runs on the publisher's thread; messages of the page arrive on whatever thread
 the kernel handles comms on, also while the cell runs. No program is driven here and nothing is printed.
 
-Page → kernel: ``{"k": "stop"}``, ``{"k": "hello"}`` (asks for a snapshot), ``{"k": "ack", "seq": n}``.
-Kernel → page: ``{"k": "delta", …}``, ``{"k": "snapshot", …}`` (``widgets.fold``), ``{"k": "stopping"}``.
+Page → kernel: ``{"k": "stop"}``, ``{"k": "hello"}`` (asks for a snapshot), ``{"k": "ack", "seq": n}``; questions, which
+``sgnb.run_source`` answers: ``{"k": "token" | "fork" | "open", "id": i, …}``; and those of the engine's store
+(``widgets.telemetry``), which name their page.
+Kernel → page: ``{"k": "delta", …}``, ``{"k": "snapshot", …}`` (``widgets.fold``), ``{"k": "stopping"}``,
+``{"k": "told", "id": i, "data": …}`` or ``"error"``.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
+from sgnb.errors import SgnbError
 from sgnb.runtime.events import EventLog
 from sgnb.widgets.fold import ProgramFold
 from sgnb.widgets.publisher import get_publisher
 from sgnb.widgets.static import html_of, text_of
+from sgnb.widgets.telemetry import FeedEngine, feed_of
 
 if TYPE_CHECKING:
     from sgnb.widgets.program_widget import ProgramWidget
@@ -34,17 +39,45 @@ ACK_PATIENCE = 2.0
 """Seconds without any acknowledgement after which a page that did acknowledge is served slowly."""
 MIME_WIDGET = "application/vnd.jupyter.widget-view+json"
 
+QUESTIONS = frozenset({"token", "fork", "open"})
+
 _numbers = itertools.count(1)
 
 
-class ProgramView:
-    """A live view of ``log``. ``on_stop``: called when the page's Stop is pressed, on a comm thread."""
+class RunSource(Protocol):
+    """A run, as its view asks about it: ``sgnb.run_source``."""
 
-    def __init__(self, log: EventLog, *, on_stop: Callable[[], None] | None = None) -> None:
+    def engine(self) -> FeedEngine | None:
+        """The engine that carries the run."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the page's header needs."""
+
+    def answer(self, content: Mapping[str, Any], details: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The answer to a question of ``QUESTIONS``; ``details``: the token it names, in numbers. Raises SgnbError."""
+
+    def close(self) -> None:
+        """Free the views that were opened."""
+
+
+def place_in(content: Mapping[str, Any]) -> int:
+    """The token's place that a message names; -1 when it names none."""
+    place = content.get("place")
+    return place if isinstance(place, int) else -1
+
+
+class ProgramView:
+    """A live view of ``log``. ``on_stop``: called when the page's Stop is pressed, on a comm thread. ``source``: the run
+    and its backend, for questions about tokens, forks and other views."""
+
+    def __init__(
+        self, log: EventLog, *, on_stop: Callable[[], None] | None = None, source: RunSource | None = None
+    ) -> None:
         self.log = log
         self.due: float | None = None
         self.key = f"{os.getpid()}.{next(_numbers)}"
         self.on_stop = on_stop
+        self.source = source
         self._fold = ProgramFold()
         self._lock = threading.RLock()
         self._widget: ProgramWidget | None = None
@@ -82,9 +115,10 @@ class ProgramView:
         self._unlisten = self.log.listen(self._wake)
         get_publisher().add(self)
 
-    def follow(self, log: EventLog) -> None:
+    def follow(self, log: EventLog, source: RunSource | None = None) -> None:
         """Show this log from now on: the run that an early view was waiting for."""
         with self._lock:
+            self.source = source
             if self._unlisten:
                 self._unlisten()
             self.log, self._fold = log, ProgramFold()
@@ -121,6 +155,8 @@ class ProgramView:
         get_publisher().remove(self)
         if self._unlisten:
             self._unlisten()
+        if self.source is not None:
+            self.source.close()
         if self._widget is not None:
             self._widget.close()
 
@@ -195,13 +231,41 @@ class ProgramView:
         return self._fold.snapshot() | {"head": self._head()}
 
     def _head(self) -> dict[str, Any]:
+        head = self._fold.head()
+        if self.source is not None:
+            head |= self.source.facts()
         if not self._extra:
-            return self._fold.head()
-        return self._fold.head() | self._extra | {"seconds": round(time.monotonic() - self._made, 3)}
+            return head
+        return head | self._extra | {"seconds": round(time.monotonic() - self._made, 3)}
+
+    def _answer(self, content: dict[str, Any]) -> None:
+        """A question is answered on a thread of its own: it may wait for the engine, and a comm must not."""
+
+        def work() -> None:
+            reply: dict[str, Any] = {"k": "told", "id": content.get("id")}
+            try:
+                if self.source is None:
+                    raise SgnbError("This view has no run to ask.")
+                with self._lock:
+                    details = self._fold.token(str(content.get("rid", "")), place_in(content))
+                reply["data"] = self.source.answer(content, details)
+            except SgnbError as error:
+                reply["error"] = error.message
+            widget = self._widget
+            if widget is not None and not self._closed:
+                get_publisher().send_now(lambda: widget.send(reply))
+
+        threading.Thread(target=work, name="sgnb question", daemon=True).start()
 
     def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
         kind = content.get("k") if isinstance(content, dict) else None
-        if kind == "stop":
+        if kind in QUESTIONS:
+            self._answer(content)
+        elif kind is not None and "page" in content:
+            engine = None if self.source is None else self.source.engine()
+            if engine is not None and self._widget is not None:
+                feed_of(engine).take(content, self._widget.send)
+        elif kind == "stop":
             if self._widget is not None:
                 self._widget.send({"k": "stopping"})
             if self.on_stop is not None and not self.log.closed:

@@ -6,24 +6,23 @@ folding, no words: what the traits hold is made in ``widgets.program``.
 
 from __future__ import annotations
 
-import pathlib
 from typing import Any
 
 import anywidget
 import ipywidgets  # type: ignore[import-untyped]
 import traitlets
 
+from sgnb.widgets.bundle import STATIC, join_modules
 from sgnb.widgets.comms import answer_on_any_shell
 
-_STATIC = pathlib.Path(__file__).parent / "static"
 _layout: list[ipywidgets.Layout] = []
 
 
 class ProgramWidget(anywidget.AnyWidget):
     """``snapshot``: the whole picture as of its ``seq``; ``key``: stable over views of one run."""
 
-    _esm = _STATIC / "program.js"
-    _css = _STATIC / "program.css"
+    _esm = join_modules("program.js")
+    _css = (STATIC / "program.css").read_text(encoding="utf-8")
     snapshot = traitlets.Dict().tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)
 

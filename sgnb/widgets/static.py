@@ -11,7 +11,8 @@ import html
 from sgnb import __version__
 from sgnb.runtime.events import EventLog
 from sgnb.widgets import words
-from sgnb.widgets.fold import ProgramFold, Row, Segment
+from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.program_rows import Cost, Row, Segment
 
 TAGS = ("table", "tr", "th", "td", "b", "br", "code", "pre")
 """All that ``render_html`` may contain."""
@@ -39,7 +40,7 @@ def render_text(log: EventLog, *, status: str | None = None) -> str:
 def html_of(fold: ProgramFold) -> str:
     """HTML of a fold."""
     out = ["<table>", "<tr><th>role</th><th>text</th><th>cost</th></tr>"]
-    for row in fold.rows:
+    for row in shown_rows(fold):
         role = "<br>".join(html.escape(word) for word in _role_words(row))
         cost = "<br>".join(
             f"<b>{html.escape(name)}</b> {html.escape(line)}" for name, line in _costs(fold, row)
@@ -55,11 +56,14 @@ def html_of(fold: ProgramFold) -> str:
 def text_of(fold: ProgramFold) -> str:
     """Plain text of a fold: role, text indented under it, cost lines, the last line."""
     out: list[str] = []
-    for row in fold.rows:
+    for row in shown_rows(fold):
         role = " / ".join(_role_words(row)) or "text"
         out.append(f"{role}:")
         body = "".join(_shown(segment) for segment in row.segments)
         out += [f"    {line}" for line in body.split("\n")] if body else []
+        out += [
+            f"    {words.visible(cost.name)} {choice_words(cost)}" for cost in row.costs if choice_words(cost)
+        ]
         out += [f"    {line}" for line in (*row.error, *_hidden(row))]
         out += [f"    [{name}: {line}]" for name, line in _costs(fold, row)]
     for step in skipped(fold):
@@ -72,10 +76,27 @@ def end_of(fold: ProgramFold) -> str:
     """Costs, errors and the last line: what a terminal prints below the text it streamed."""
     out = [
         line
-        for row in fold.rows
+        for row in shown_rows(fold)
         for line in (*row.error, *(f"[{n}: {line}]" for n, line in _costs(fold, row)))
     ]
     return "\n".join([*out, last_line(fold)])
+
+
+def shown_rows(fold: ProgramFold) -> list[Row]:
+    """The rows in source order; a fork has none of its own, its branches' rows name them."""
+    return [row for row in fold.in_order() if row.kind != "fork"]
+
+
+def choice_words(cost: Cost) -> str:
+    """``= high (0.91), medium 0.08, low 0.01`` of a choice that was made: the winner first."""
+    if not cost.chosen:
+        return ""
+    others = [
+        f"{text} {share}" if share else text
+        for place, text, share in cost.shown_options()
+        if place != cost.winner
+    ]
+    return ", ".join([cost.chosen, *others, *filter(None, [cost.more_options()])])
 
 
 def skipped(fold: ProgramFold) -> list[dict[str, str]]:
@@ -115,6 +136,11 @@ def _html_text(row: Row) -> str:
     body = "".join(_break(_shown(segment)) for segment in row.segments)
     lines = [html.escape(line) for line in _hidden(row)]
     error = f"<pre>{html.escape(chr(10).join(row.error))}</pre>" if row.error else ""
+    lines += [
+        f"<b>{html.escape(words.visible(cost.name))}</b> {html.escape(choice_words(cost))}"
+        for cost in row.costs
+        if choice_words(cost)
+    ]
     return "<br>".join(filter(None, [body, *lines])) + error
 
 
@@ -143,7 +169,12 @@ def _costs(fold: ProgramFold, row: Row) -> list[tuple[str, str]]:
     return [
         (
             words.visible(cost.name),
-            words.DOT.join([*filter(None, [cost.reuse()]), *cost.parts(times=fold.times, stopped=stopped)]),
+            words.DOT.join(
+                [
+                    *filter(None, [cost.reuse()]),
+                    *cost.parts(times=fold.times, stopped=stopped, chosen=False),
+                ]
+            ),
         )
         for cost in row.costs
     ]

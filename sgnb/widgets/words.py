@@ -6,9 +6,8 @@ What a browser shows comes from here, so the live and the static form cannot dif
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 THIN = "\u2009"
@@ -65,8 +64,11 @@ def quoted(text: str, limit: int = 40) -> str:
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
-def stop_words(reason: Mapping[str, Any] | None, *, stopped: bool = False) -> str:
-    """Why a generation ended, in the words of the program view. ``stopped``: its user stopped the run."""
+def stop_words(reason: Mapping[str, Any] | None, *, stopped: bool = False, shape: str = "") -> str:
+    """Why a generation ended, in the words of the program view. ``stopped``: its user stopped the run.
+
+    ``shape``: what its output had to be.
+    """
     reason = reason or {}
     kind, matched = str(reason.get("type", "")), reason.get("matched")
     if kind == "stop" and isinstance(matched, str):
@@ -82,21 +84,11 @@ def stop_words(reason: Mapping[str, Any] | None, *, stopped: bool = False) -> st
         "stop": "end of text",
         "eos": "end of text",
         "context": "context full",
-        "grammar": "grammar complete",
+        "grammar": "JSON complete"
+        if shape.startswith("JSON")
+        else f"{shape.split(' ')[0] or 'grammar'} complete",
         "error": "failed",
     }.get(kind, kind or UNKNOWN)
-
-
-def chosen_words(options: Sequence[str], winner: int, logprobs: Any) -> str:
-    """``= high (0.91)``: the winner and its share of the options' probability, from their mean log-probabilities."""
-    shown = (
-        quoted(options[winner]) if options[winner].strip() != options[winner] else visible(options[winner])
-    )
-    if not isinstance(logprobs, list) or len(logprobs) != len(options):
-        return f"= {shown}"
-    highest = max(logprobs)
-    weights = [math.exp(logprob - highest) for logprob in logprobs]
-    return f"= {shown} ({weights[winner] / sum(weights):.2f})"
 
 
 def reuse_words(cached: int, prompt: int) -> str:

@@ -268,8 +268,8 @@ class TokenizerManager:
             chunk = self._detokenizer.feed(out, with_ids=request.with_ids)
             if out.input_logprobs:
                 chunk = msgspec.structs.replace(chunk, input_logprobs=out.input_logprobs)
-            if request.with_text and (chunk.logprobs or chunk.input_logprobs):
-                chunk = self._with_texts(chunk)
+            if chunk.logprobs or (request.with_text and chunk.input_logprobs):
+                chunk = self._with_texts(chunk, request.with_text)
             if out.choice is not None:
                 chunk = msgspec.structs.replace(
                     chunk, text=request.options[out.choice.index], choice=out.choice
@@ -282,13 +282,14 @@ class TokenizerManager:
                 self._finished(out, request, out.finish)
         self._flush()
 
-    def _with_texts(self, chunk: Chunk) -> Chunk:
-        """Log-probabilities with the text of their tokens."""
+    def _with_texts(self, chunk: Chunk, with_text: bool) -> Chunk:
+        """Log-probabilities with the bytes of their tokens, and with their text where that was asked for."""
         table = self.tokenizer.table
 
         def told(one: TokenLogprob) -> TokenLogprob:
-            text = table[one.id].decode("utf-8", "replace") if one.id < len(table) else ""
-            return msgspec.structs.replace(one, text=text)
+            raw = table[one.id] if one.id < len(table) else b""
+            text = raw.decode("utf-8", "replace") if with_text else ""
+            return msgspec.structs.replace(one, text=text, raw=raw)
 
         return msgspec.structs.replace(
             chunk, logprobs=[*map(told, chunk.logprobs)], input_logprobs=[*map(told, chunk.input_logprobs)]

@@ -1,0 +1,131 @@
+"""A program fold as plain data for the page: the header, and each row and branch with all its words.
+
+Notebook process; called by ``widgets.fold`` only. The page makes no words of its own for what a run did, so the live and
+the static form cannot differ. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sgnb.widgets import words
+from sgnb.widgets.program_rows import Cost, Lane, Row
+
+if TYPE_CHECKING:
+    from sgnb.widgets.fold import ProgramFold
+
+FIRST_CHARS = 80
+
+
+def row_data(fold: ProgramFold, row: Row) -> dict[str, Any]:
+    """One row without its text."""
+    return {
+        "kind": row.kind,
+        "role": row.role,
+        "branch": row.branch,
+        "line": row.line,
+        "state": row.state,
+        "lane": row.lane,
+        "arms": row.arms,
+        "error": row.error,
+        "segs": [{"model": s.model, "name": s.name, "hidden": s.hidden} for s in row.segments],
+        "costs": [cost_data(fold, cost) for cost in row.costs],
+    }
+
+
+def cost_data(fold: ProgramFold, cost: Cost) -> dict[str, Any]:
+    """One generation's cost line."""
+    out: dict[str, Any] = {
+        "name": words.visible(cost.name),
+        "rid": cost.rid,
+        "state": cost.state,
+        "cached": cost.cached,
+        "prompt": cost.prompt,
+        "reuse": cost.reuse(),
+        "why": cost.why(),
+        "took": cost.took() if fold.times else "",
+        "step": cost.last_step,
+        "parts": cost.parts(times=fold.times, stopped=fold.status == "stopped", chosen=False),
+    }
+    if cost.options:
+        out["options"] = [[text, share, place == cost.winner] for place, text, share in cost.shown_options()]
+        out["more"] = cost.more_options()
+        if cost.scores:
+            kept = [place for place, _, _ in cost.shown_options()]
+            out["scores"] = [round(cost.scores[place], 3) for place in kept]
+    return out
+
+
+def lane_data(fold: ProgramFold, lane: Lane) -> dict[str, Any]:
+    """A branch's head: its name, its state in words, the values of its choices, and the first text that it made."""
+    ended = fold.status if fold.finished is not None else ""
+    state, said = lane.words(ended=ended, times=fold.times)
+    return {
+        "name": words.visible(lane.name),
+        "fork": lane.fork,
+        "state": state,
+        "words": said,
+        "values": lane.values() if state == "done" else [],
+        "first": first_text(fold, lane),
+    }
+
+
+def first_text(fold: ProgramFold, lane: Lane) -> str:
+    """The beginning of the first text of a branch that the model wrote, on one line; else of its own prompt."""
+    prompt = ""
+    for number in fold.rows_of.get(lane.number, ()):
+        for segment in fold.rows[number].segments:
+            text = segment.parts[0] if segment.parts else ""
+            if segment.model and text.strip():
+                line = " ".join(segment.text()[: 2 * FIRST_CHARS].split())
+                return words.visible(line[:FIRST_CHARS])
+            prompt = prompt or " ".join(text[: 2 * FIRST_CHARS].split())
+    return words.visible(prompt[:FIRST_CHARS])
+
+
+def facts(fold: ProgramFold) -> list[str]:
+    """What stands behind state and time in the header."""
+    if fold.status == "running":
+        branches = branch_words(fold)
+        out = [branches] if branches else []
+        out += [f"{words.count(fold.tokens)} tok"] if fold.tokens else []
+        return [*out, f"{words.count(rate)} tok/s"] if (rate := fold.rate()) else out
+    if fold.status == "finished":
+        costs = fold.costs()
+        selects = sum(bool(cost.options) for cost in costs)
+        counts = {"gen": len(costs) - selects, "select": selects}
+        said = ", ".join(f"{words.count(number)} {what}" for what, number in counts.items() if number)
+        return [said] if said else []
+    return [f"{words.count(fold.tokens)} tok kept"] if fold.tokens else []
+
+
+def branch_words(fold: ProgramFold) -> str:
+    """``1 of 3 branches done``, of the newest fork; nothing where there was none or all are done."""
+    arms = next((row.arms for row in reversed(fold.rows) if row.kind == "fork"), [])
+    done = sum(fold.lanes[arm].over() for arm in arms)
+    if len(arms) < 2 or done == len(arms):
+        return ""
+    return f"{words.count(done)} of {words.count(len(arms))} branches done"
+
+
+def summary(fold: ProgramFold) -> list[list[str]]:
+    """The finished view's second line: pairs of a strong and a plain part."""
+    costs = fold.costs()
+    if fold.finished is None or not costs:
+        return []
+    cached, prompt = fold.totals()
+    forced = sum(cost.forced for cost in costs)
+    out = [
+        [
+            f"{words.count(cached)} of {words.count(prompt)}",
+            f"prompt tokens reused, {words.share(cached, prompt)}",
+        ],
+        [
+            words.count(fold.tokens),
+            "tok generated" + (f", {words.count(forced)} of them forced" if forced else ""),
+        ],
+    ]
+    if fold.times:
+        split = words.split(fold.finished.times)
+        out.append([words.duration(fold.finished.seconds) + (":" if split else ""), split])
+    return out

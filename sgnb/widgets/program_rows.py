@@ -1,0 +1,232 @@
+"""What the program view is made of: rows, their text, the cost of each generation, and the branches they stand in.
+
+Notebook process; filled by ``widgets.fold``, read by ``widgets.fold_data`` (live) and ``widgets.static``. Plain data with
+the words that need nothing else. No events, no HTML, no clocks.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sgnb.widgets import words
+
+MAX_TOKENS = 20_000
+"""Tokens of a segment whose details are kept; later ones are text only."""
+SHOWN_OPTIONS = 12
+"""Choices of a select that are shown; of the others their number."""
+GOOD_REUSE = 0.9
+"""Below this share of a prompt the view offers to say why not more was reused."""
+FORCED, GRAMMAR = 1, 2
+
+
+@dataclass(slots=True)
+class Segment:
+    """A stretch of prompt text (``model`` False) or of one generation; ``hidden`` characters are over the cap."""
+
+    model: bool
+    name: str = ""
+    parts: list[str] = field(default_factory=list)
+    sent: int = 0
+    hidden: int = 0
+    tokens: list[Any] = field(default_factory=list)
+    """``backends.base.TokenInfo`` of each token, where log-probabilities were asked for."""
+    marks: list[float] = field(default_factory=list)
+    """Three numbers a token: UTF-16 units of text, probability (-1: unknown), flags FORCED and GRAMMAR."""
+    sent_marks: int = 0
+    _decoder: Any = None
+
+    def text(self) -> str:
+        """All of it."""
+        if len(self.parts) > 1:
+            self.parts[:] = ["".join(self.parts)]
+            self.sent = min(self.sent, 1)
+        return self.parts[0] if self.parts else ""
+
+    def add_tokens(self, tokens: Iterable[Any]) -> None:
+        """Keep the details of tokens, and how much of the text each made."""
+        if self._decoder is None:
+            self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        for token in tokens:
+            if len(self.tokens) >= MAX_TOKENS:
+                return
+            made = self._decoder.decode(token.raw)
+            units = len(made) + sum(ord(char) > 0xFFFF for char in made)
+            chance = -1.0 if token.logprob is None else round(math.exp(min(0.0, token.logprob)), 3)
+            self.tokens.append(token)
+            self.marks += (units, chance, FORCED * token.forced + GRAMMAR * (token.allowed > 0))
+
+
+@dataclass(slots=True)
+class Cost:
+    """What one generation costs. Counts in tokens, time in seconds; ``state`` in queued, running, done, failed."""
+
+    name: str
+    limit: int
+    rid: str = ""
+    state: str = "queued"
+    prompt: int | None = None
+    cached: int = 0
+    tokens: int = 0
+    forced: int = 0
+    seconds: float | None = None
+    first_step: int = -1
+    last_step: int = -1
+    reason: dict[str, Any] = field(default_factory=dict)
+    shape: str = ""
+    """What its output must be, in words."""
+    after: str = ""
+    """The generation before it in the same state that had not ended when it was queued."""
+    options: tuple[str, ...] = ()
+    """Of a choice."""
+    winner: int = -1
+    shares: list[float] = field(default_factory=list)
+    """Each option's share of the probability of all."""
+    method: str = ""
+    scores: list[float] = field(default_factory=list)
+    first: float = 0.0
+    """When its first text came, by the log's clock."""
+    last: float = 0.0
+
+    @property
+    def chosen(self) -> str:
+        """``= high (0.91)``: the winner with its share, once there is one."""
+        if not 0 <= self.winner < len(self.options):
+            return ""
+        share = f" ({self.shares[self.winner]:.2f})" if self.shares else ""
+        return f"= {option_words(self.options[self.winner])}{share}"
+
+    def took(self) -> str:
+        """How long it took, or nothing while that is not known."""
+        return "" if self.seconds is None else words.duration(self.seconds)
+
+    def parts(self, *, times: bool, stopped: bool, chosen: bool = True) -> list[str]:
+        """The cost line's words after the bar, without the variable's name. ``chosen``: with the winner of a choice."""
+        if self.state == "queued":
+            return [f"starts when {words.visible(self.after)} ends"] if self.after else ["queued"]
+        if self.options and self.state == "running":
+            return [scoring_words(self.options)]
+        if self.state == "running":
+            return [f"{words.count(self.tokens)} of ≤{words.THIN}{words.count(self.limit)} tok"]
+        took = [self.took()] if times and self.seconds is not None else []
+        if self.options and self.winner >= 0:
+            return [*([self.chosen] if chosen else []), *took]
+        forced = f", {words.count(self.forced)} forced" if self.forced else ""
+        counted = f"{words.count(self.tokens)} tok{forced}"
+        return [counted, *took, words.stop_words(self.reason, stopped=stopped, shape=self.shape)]
+
+    def reuse(self) -> str:
+        """``20 of 31 tokens reused``, or nothing while it is not known."""
+        return "" if self.prompt is None else words.reuse_words(self.cached, self.prompt)
+
+    def why(self) -> str:
+        """``Why not 476?`` where much of the prompt was computed."""
+        if not self.prompt or self.cached >= GOOD_REUSE * self.prompt:
+            return ""
+        return f"Why not {words.count(self.prompt)}?"
+
+    def score(self, winner: int, scores: Any) -> None:
+        """Take which option won, and the mean log-probability of each where it is known."""
+        self.winner = winner if 0 <= winner < len(self.options) else -1
+        self.scores, self.shares = [], []
+        if isinstance(scores, list) and len(scores) == len(self.options):
+            self.scores = [float(score) for score in scores]
+            highest = max(self.scores)
+            weights = [math.exp(score - highest) for score in self.scores]
+            self.shares = [weight / sum(weights) for weight in weights]
+
+    def shown_options(self) -> list[tuple[int, str, str]]:
+        """``(place, text, share)`` of the options that are shown: the first twelve, and the winner."""
+        places = list(range(min(SHOWN_OPTIONS, len(self.options))))
+        if self.winner >= SHOWN_OPTIONS:
+            places[-1] = self.winner
+        return [
+            (place, option_words(self.options[place]), f"{self.shares[place]:.2f}" if self.shares else "")
+            for place in places
+        ]
+
+    def more_options(self) -> str:
+        """``88 more choices``, or nothing."""
+        rest = len(self.options) - SHOWN_OPTIONS
+        return f"{words.count(rest)} more choice{'' if rest == 1 else 's'}" if rest > 0 else ""
+
+    def rate(self) -> int:
+        """Tokens a second since its first text; 0 while that says nothing."""
+        spent = self.last - self.first
+        return round(self.tokens / spent) if spent > 0.1 else 0
+
+
+def option_words(option: str) -> str:
+    """An option as it is shown: in quotes where blanks at its ends would not be seen."""
+    return words.quoted(option) if option.strip() != option else words.visible(option)
+
+
+def scoring_words(options: Sequence[str]) -> str:
+    """``scoring 3 choices``."""
+    return f"scoring {words.count(len(options))} choice{'' if len(options) == 1 else 's'}"
+
+
+@dataclass(slots=True)
+class Row:
+    """One turn, one stretch outside of turns, a fork, a note or an error. ``state`` in ok, failed; ``kind`` in turn,
+    fork, note, error. ``lane``: where it stands, by number; ``arms``: the lanes of a fork.
+    """
+
+    role: str = ""
+    branch: str = ""
+    line: int = 0
+    kind: str = "turn"
+    state: str = "ok"
+    lane: int = 0
+    segments: list[Segment] = field(default_factory=list)
+    costs: list[Cost] = field(default_factory=list)
+    error: list[str] = field(default_factory=list)
+    arms: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Lane:
+    """A state's rows: the root, or a branch. ``fork``: the row of the fork it came of, -1 for a root."""
+
+    number: int
+    name: str = ""
+    parent: int = -1
+    fork: int = -1
+    costs: list[Cost] = field(default_factory=list)
+    failed: bool = False
+
+    def words(self, *, ended: str, times: bool) -> tuple[str, str]:
+        """Its state as a key (waiting, running, done, stopped, failed) and in words. ``ended``: how the run did, if so."""
+        if self.failed or any(cost.state == "failed" for cost in self.costs):
+            return "failed", "failed"
+        for cost in self.costs:
+            if cost.state != "running":
+                continue
+            if cost.options:
+                return "running", scoring_words(cost.options)
+            rate = cost.rate() if times else 0
+            return "running", f"decoding, {words.count(rate)} tok/s" if rate else "decoding"
+        if any(cost.state == "queued" for cost in self.costs):
+            return "waiting", "queued"
+        if ended == "stopped" and any(cost.reason.get("type") == "abort" for cost in self.costs):
+            return "stopped", "stopped"
+        return ("done", "done") if self.costs or ended else ("waiting", "")
+
+    def over(self) -> bool:
+        """True when nothing of it is under way and something was."""
+        return bool(self.costs) and all(cost.state in ("done", "failed") for cost in self.costs)
+
+    def values(self) -> list[list[str]]:
+        """``[name, value, share]`` of its choices."""
+        return [
+            [
+                words.visible(cost.name),
+                option_words(cost.options[cost.winner]),
+                f"{cost.shares[cost.winner]:.2f}" if cost.shares else "",
+            ]
+            for cost in self.costs
+            if 0 <= cost.winner < len(cost.options)
+        ]

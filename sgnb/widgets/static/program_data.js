@@ -1,0 +1,183 @@
+// The document of a program view and what is computed of it: applying deltas, how branches are laid out, which tokens are
+// shaded, what a click on text means. Pure: no elements, no clock. The words of a run come from the kernel (fold.py).
+
+export const COLUMN = 220; // px a branch needs to stand beside others
+export const MAX_COLUMNS = 3;
+export const TABLE_FROM = 9; // so many branches are a table
+export const RUN_CHARS = 4000; // text is shown in blocks of about this length, so that appending lays out one of them
+const LONGEST_RUN = 16000;
+const HIDDEN =
+  /[\u0000-\u0008\u000B-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u180E\u200B-\u200F\u2028-\u202E\u2060-\u206F\u3164\uFEFF\uFFF9-\uFFFB\uD800-\uDFFF]|[\u{E0000}-\u{E007F}]/u;
+const MARK = 3; // numbers a token has in seg.marks: length, probability, flags
+const FORCED = 1;
+
+/** A document from a snapshot message. */
+export function fromSnapshot(snapshot) {
+  return {
+    seq: snapshot.seq ?? -1,
+    head: snapshot.head ?? {},
+    rows: snapshot.rows ?? [],
+    lanes: snapshot.lanes ?? [],
+    pending: snapshot.pending ?? [],
+  };
+}
+
+/**
+ * Apply a delta to `doc` in place. Returns the indices of changed rows, or null when a message is missing
+ * (the caller asks for a snapshot). A delta that is already contained changes nothing.
+ */
+export function applyDelta(doc, delta) {
+  if (delta.seq <= doc.seq && delta.from !== doc.seq) return [];
+  if (delta.from !== doc.seq) return null;
+  const changed = new Set();
+  for (const [index, data] of delta.rows) {
+    const old = doc.rows[index];
+    data.segs.forEach((seg, number) => {
+      seg.text = old?.segs[number]?.text ?? "";
+      seg.marks = old?.segs[number]?.marks;
+    });
+    doc.rows[index] = data;
+    changed.add(index);
+  }
+  for (const [index, number, text] of delta.text) {
+    doc.rows[index].segs[number].text += text;
+    changed.add(index);
+  }
+  for (const [index, number, marks] of delta.marks ?? []) {
+    const seg = doc.rows[index].segs[number];
+    if (seg.marks) seg.marks.push(...marks);
+    else seg.marks = [...marks];
+    changed.add(index);
+  }
+  for (const [index, data] of delta.lanes ?? []) {
+    doc.lanes[index] = data;
+    if (data.fork >= 0) changed.add(data.fork);
+  }
+  doc.seq = delta.seq;
+  doc.head = delta.head;
+  if (delta.pending) doc.pending = delta.pending;
+  return [...changed];
+}
+
+/** True until the run has ended. */
+export function isRunning(head) {
+  return head.state === "running" || head.state === "queued";
+}
+
+/** The sentence for the live region when the run's state changes. */
+export function sentence(head) {
+  const { word = "", facts = [], cell = "" } = head;
+  return `Run ${cell ? `[${cell}] ` : ""}${word.toLowerCase()}${facts.length ? `, ${facts.join(", ")}` : ""}.`;
+}
+
+/** Width in px of the reused part of a 48 px bar; never 0 or 48 when both kinds are there. */
+export function barWidth(cached, prompt, width = 48) {
+  if (!prompt || cached <= 0) return 0;
+  if (cached >= prompt) return width;
+  return Math.min(width - 2, Math.max(2, Math.round((width * cached) / prompt)));
+}
+
+/** How the branches of a fork stand: "columns", "tabs" or "table". `nested`: inside a branch of another fork. */
+export function layoutOf(arms, width, nested = false) {
+  if (arms >= TABLE_FROM) return "table";
+  if (nested || arms > MAX_COLUMNS || width / arms < COLUMN) return "tabs";
+  return "columns";
+}
+
+/** Cut text into runs; `box` runs are single characters that draw nothing and are shown by name. */
+export function pieces(text) {
+  if (!HIDDEN.test(text)) return text ? [{ text, box: false }] : [];
+  const out = [];
+  let plain = "";
+  for (const char of text) {
+    if (!HIDDEN.test(char)) {
+      plain += char;
+      continue;
+    }
+    if (plain) out.push({ text: plain, box: false });
+    plain = "";
+    out.push({ text: nameOfChar(char), box: true, length: char.length });
+  }
+  if (plain) out.push({ text: plain, box: false });
+  return out;
+}
+
+function nameOfChar(char) {
+  const code = char.codePointAt(0);
+  return `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+}
+
+/** Where to end a block of text that has `held` characters already: behind a line end, at worst behind a blank; 0: nowhere. */
+export function breakAt(text, held) {
+  if (held + text.length <= RUN_CHARS) return 0;
+  const from = Math.max(0, RUN_CHARS - held);
+  const line = text.indexOf("\n", from);
+  if (line >= 0 && held + line < LONGEST_RUN) return line + 1;
+  if (held + text.length <= LONGEST_RUN) return 0;
+  const blank = text.indexOf(" ", Math.max(0, LONGEST_RUN - held));
+  return blank >= 0 ? blank + 1 : 0;
+}
+
+// ---------------------------------------------------------------- tokens
+
+/** How many tokens a segment knows. */
+export function tokenCount(seg) {
+  return seg.marks ? seg.marks.length / MARK : 0;
+}
+
+/** The end of each token in the text, in UTF-16 units, from place `from` on where `before` have been counted. */
+export function tokenEnds(seg, known = []) {
+  const marks = seg.marks ?? [];
+  let end = known.length ? known[known.length - 1] : 0;
+  for (let at = known.length * MARK; at < marks.length; at += MARK) known.push((end += marks[at]));
+  return known;
+}
+
+/** The token at a character of the text, or -1. */
+export function tokenAt(ends, offset) {
+  let low = 0;
+  let high = ends.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (ends[middle] <= offset) low = middle + 1;
+    else high = middle;
+  }
+  return low < ends.length ? low : -1;
+}
+
+/** The class of a token under a shade ("probability", "forced"), or "". */
+export function shadeOf(seg, place, shade) {
+  const chance = seg.marks[place * MARK + 1];
+  if (shade === "forced") return seg.marks[place * MARK + 2] & FORCED ? "sgnb-forced" : "";
+  if (shade !== "probability" || chance < 0 || chance >= 0.75) return "";
+  return chance < 0.1 ? "sgnb-unsure4" : chance < 0.25 ? "sgnb-unsure3" : chance < 0.5 ? "sgnb-unsure2" : "sgnb-unsure1";
+}
+
+/** Stretches `{from, to, name}` of the text [from, to) with their shade; a token's leading blanks are not shaded. */
+export function stretches(seg, ends, shade, from, to) {
+  const out = [];
+  const put = (begin, end, name) => {
+    if (begin >= end) return;
+    const last = out[out.length - 1];
+    if (last && last.name === name && !name) last.to = end;
+    else out.push({ from: begin, to: end, name });
+  };
+  if (!ends.length || (shade !== "probability" && shade !== "forced")) return from < to ? [{ from, to, name: "" }] : [];
+  let at = from;
+  for (let place = Math.max(0, tokenAt(ends, from)); place < ends.length && at < to; place++) {
+    const end = Math.min(ends[place], to);
+    if (end <= at) continue;
+    const name = shadeOf(seg, place, shade);
+    const blank = name ? at + /^\s*/.exec(seg.text.slice(at, end))[0].length : end;
+    put(at, Math.min(blank, end), "");
+    put(Math.min(blank, end), end, name);
+    at = end;
+  }
+  put(at, to, "");
+  return out;
+}
+
+/** Probability with two decimals; unknown is `–`. */
+export function chanceOf(logprob) {
+  return logprob === null || logprob === undefined ? "–" : Math.exp(Math.min(0, logprob)).toFixed(2);
+}

@@ -1,0 +1,167 @@
+// The branches of a fork: side by side, as tabs, or as a table whose rows open in place. Branches keep their order.
+
+import { el, fill, setText } from "./dom.js";
+import { layoutOf } from "./program_data.js";
+
+const GLYPHS = { done: "✓", failed: "✕", stopped: "■", running: "", waiting: "" };
+
+/** A fork row. `places` are the lanes of its branches, made by the view (`view.laneHost(number)`). */
+export class ForkView {
+  constructor(view, nested) {
+    this.view = view;
+    this.nested = nested;
+    this.el = el("div", "sgnb-row sgnb-fork", { "data-role": "fork" });
+    this.gutter = el("div", "sgnb-gutter");
+    this.body = el("div", "sgnb-fork-body");
+    this.el.append(this.gutter, this.body);
+    this.arms = new Map(); // lane → {lane, host, head, pane, tab, row}
+    this.shown = -1;
+    this.opened = new Set();
+    this.layout = "";
+  }
+
+  update(row) {
+    this.row = row;
+    setText(this.gutter, row.role);
+    const fresh = row.arms.length !== this.arms.size;
+    for (const lane of row.arms) if (!this.arms.has(lane)) this.arms.set(lane, this._arm(lane));
+    if (fresh) this.layout = "";
+    this.place();
+    for (const arm of this.arms.values()) this._state(arm);
+    this._status();
+  }
+
+  drawText() {}
+
+  fold() {
+    this.place();
+  }
+
+  _arm(lane) {
+    const host = this.view.laneHost(lane);
+    const title = el("span", "sgnb-arm-title");
+    const words = el("span", "sgnb-arm-words");
+    const glyph = el("span", "sgnb-arm-glyph", { "aria-hidden": "true" });
+    return { lane, host, title, words, glyph, head: el("div", "sgnb-arm-head", {}, title, words, glyph), cells: null };
+  }
+
+  /** Build the layout that fits the width there is now. */
+  place() {
+    const width = this.body.clientWidth || this.view.width - 86;
+    const layout = layoutOf(this.arms.size, width, this.nested);
+    if (layout === this.layout) return;
+    this.layout = layout;
+    this.el.dataset.layout = layout;
+    const arms = [...this.arms.values()];
+    if (layout === "columns") fill(this.body, arms.map(arm => el("div", "sgnb-arm", { "data-branch": this._name(arm) }, arm.head, arm.host)));
+    else if (layout === "tabs") this._tabs(arms);
+    else this._table(arms);
+    for (const arm of arms) this._state(arm);
+  }
+
+  _name(arm) {
+    return this.view.doc.lanes[arm.lane]?.name ?? "";
+  }
+
+  _tabs(arms) {
+    if (!this.arms.has(this.shown)) this.shown = arms[0]?.lane ?? -1;
+    const panel = el("div", "sgnb-tabpanel", { role: "tabpanel" });
+    const list = el("div", "sgnb-tabs", { role: "tablist", "aria-label": this.row.role });
+    const choose = (lane, focus) => {
+      this.shown = lane;
+      for (const arm of arms) {
+        const on = arm.lane === lane;
+        arm.tab.setAttribute("aria-selected", String(on));
+        arm.tab.tabIndex = on ? 0 : -1;
+        if (on && focus) arm.tab.focus();
+      }
+      fill(panel, this.arms.get(lane).host);
+      panel.dataset.branch = this._name(this.arms.get(lane));
+      this.view.refold();
+    };
+    for (const arm of arms) {
+      arm.tab = el("button", "sgnb-tab", { type: "button", role: "tab", onclick: () => choose(arm.lane, false) }, el("span", "", {}), el("span", "sgnb-tab-state", {}));
+      list.append(arm.tab);
+    }
+    list.addEventListener("keydown", event => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!step) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const at = arms.findIndex(arm => arm.lane === this.shown);
+      choose(arms[(at + step + arms.length) % arms.length].lane, true);
+    });
+    fill(this.body, list, panel);
+    choose(this.shown, false);
+  }
+
+  _table(arms) {
+    const head = el("tr", "", {}, ["branch", "state", "text", "values", "cost"].map(name => el("th", "", { scope: "col" }, name)));
+    const body = el("tbody");
+    for (const arm of arms) {
+      const toggle = el("button", "sgnb-plain sgnb-open", { type: "button", "aria-expanded": "false" });
+      arm.cells = [toggle, ...["state", "first", "values", "cost"].map(name => el("span", `sgnb-cell-${name}`))];
+      const row = el("tr", "", { "data-lane": arm.lane }, arm.cells.map(cell => el("td", "", {}, cell)));
+      arm.opened = el("tr", "sgnb-opened", { hidden: true }, el("td", "", { colspan: 5 }, arm.host));
+      toggle.addEventListener("click", () => {
+        const open = arm.opened.hidden;
+        arm.opened.hidden = !open;
+        toggle.setAttribute("aria-expanded", String(open));
+        this.opened[open ? "add" : "delete"](arm.lane);
+        this._state(arm);
+        this.view.refold();
+      });
+      if (this.opened.has(arm.lane)) {
+        arm.opened.hidden = false;
+        toggle.setAttribute("aria-expanded", "true");
+      }
+      body.append(row, arm.opened);
+    }
+    fill(this.body, el("table", "sgnb-arms", {}, el("thead", "", {}, head), body));
+  }
+
+  _state(arm) {
+    const lane = this.view.doc.lanes[arm.lane];
+    if (!lane) return;
+    const words = this.view.waitWords(arm.lane) || lane.words;
+    const name = `branch ${lane.name}`;
+    if (this.layout === "table" && arm.cells) {
+      const [toggle, state, first, values, cost] = arm.cells;
+      setText(toggle, `${arm.opened.hidden ? "▸" : "▾"} ${lane.name}`);
+      setText(state, `${words}${GLYPHS[lane.state] ? ` ${GLYPHS[lane.state]}` : ""}`);
+      setText(first, lane.first);
+      setText(values, lane.values.map(value => value.join(" ")).join(", "));
+      setText(cost, this.view.laneCost(arm.lane));
+      return;
+    }
+    if (this.layout === "tabs" && arm.tab) {
+      setText(arm.tab.firstChild, name);
+      setText(arm.tab.lastChild, GLYPHS[lane.state] || words);
+      arm.tab.title = words;
+      arm.tab.setAttribute("aria-label", `${name}, ${words}`);
+      return;
+    }
+    setText(arm.title, name);
+    arm.head.dataset.state = lane.state;
+    setText(arm.glyph, GLYPHS[lane.state] ?? "");
+    if (!lane.values.length || this.view.running) return setText(arm.words, words);
+    fill(arm.words, lane.values.flatMap(([key, value, share], index) => [index ? ", " : "", el("code", "", {}, key), " ", el("b", "", {}, value), share ? ` ${share}` : ""]));
+    arm.head.dataset.state = "values";
+    return undefined;
+  }
+
+  /** Sentences for the live region: a branch that finished. */
+  _status() {
+    this.told ??= new Set();
+    for (const arm of this.arms.values()) {
+      const lane = this.view.doc.lanes[arm.lane];
+      if (!lane || this.told.has(arm.lane) || !["done", "failed"].includes(lane.state)) continue;
+      this.told.add(arm.lane);
+      if (this.view.running) this.view.region.say(`Branch ${lane.name} ${lane.state === "done" ? "finished" : "failed"}${this.view.laneTokens(arm.lane)}.`);
+    }
+  }
+
+  destroy() {
+    this.el.remove();
+  }
+}

@@ -1,0 +1,138 @@
+// The head of a program view: state, time, live numbers, shade, buttons, the line of totals; and the legend below the view.
+
+import { segmented } from "./controls.js";
+import { el, fill, setText } from "./dom.js";
+import { count, seconds } from "./format.js";
+import { isRunning } from "./program_data.js";
+import { joinDots } from "./program_row.js";
+
+export const NUMBERS_EVERY = 250;
+const CLOCK_TRUST = 3000; // after so many ms without a message the clock stops: the kernel may be gone
+const SHADES = [
+  ["none", "None"],
+  ["probability", "Probability"],
+  ["cached", "Cached"],
+  ["forced", "Forced"],
+];
+const REMEMBERED = "sgnb.shade";
+const PROMPT = [["reused", "prompt tokens reused"], ["computed", "computed"]];
+const LEGENDS = {
+  none: [],
+  probability: [...PROMPT, ["", "token probability"], ["unsure1", "< .75"], ["unsure2", "< .5"], ["unsure3", "< .25"], ["unsure4", "< .1"]],
+  cached: PROMPT,
+  forced: [...PROMPT, ["forced", "forced by the grammar"]],
+};
+
+/** The shade this reader chose last. */
+export function rememberedShade() {
+  try {
+    const shade = localStorage.getItem(REMEMBERED);
+    return SHADES.some(([id]) => id === shade) ? shade : "none";
+  } catch {
+    return "none"; // storage is refused here
+  }
+}
+
+function remember(shade) {
+  try {
+    localStorage.setItem(REMEMBERED, shade);
+  } catch {
+    // it holds for this page then
+  }
+}
+
+export class Head {
+  /** `actions`: {stop, shade(name), open(kind), graph: bool}. */
+  constructor(actions) {
+    this.glyph = el("span", "sgnb-glyph", { "aria-hidden": "true" });
+    this.word = el("span", "sgnb-word");
+    this.time = el("span", "sgnb-time");
+    this.facts = el("span", "sgnb-facts");
+    this.playhead = el("span", "sgnb-time sgnb-shown-at", { hidden: true });
+    this.shade = segmented("Shade", SHADES, rememberedShade(), name => {
+      remember(name);
+      actions.shade(name);
+    });
+    this.noStop = el("span", "sgnb-nostop", { hidden: true }, "Interrupt the kernel to stop.");
+    this.stop = el("button", "sgnb-button sgnb-stop", { type: "button", onclick: actions.stop }, el("span", "sgnb-square"), el("span", "", {}, "Stop"));
+    this.timeline = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("timeline") }, "Show in timeline");
+    this.graph = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("graph") }, "Show graph");
+    this.element = el(
+      "div",
+      "sgnb-header",
+      {},
+      this.glyph,
+      this.word,
+      this.time,
+      this.facts,
+      this.playhead,
+      el("span", "sgnb-space"),
+      el("span", "sgnb-shade", {}, el("span", "sgnb-shade-label", { "aria-hidden": "true" }, "Shade"), this.shade.element),
+      this.noStop,
+      this.stop,
+      this.timeline,
+      this.graph
+    );
+    this.summary = el("div", "sgnb-summary", { hidden: true });
+    this.legend = el("ul", "sgnb-program-legend", { "aria-label": "Legend", hidden: true });
+    this.lastNumbers = -NUMBERS_EVERY;
+    this.received = performance.now();
+  }
+
+  draw(head, { stopping, tokens, received }) {
+    this.head = head;
+    this.received = received;
+    const running = isRunning(head);
+    setText(this.word, stopping ? "Stopping …" : (head.word ?? ""));
+    this.glyph.dataset.state = head.word === "Starting engine" || head.word === "Queued" ? "waiting" : (head.state ?? "");
+    if (!running) this.noStop.hidden = true;
+    this.stop.hidden = !running || !this.noStop.hidden;
+    this.stop.disabled = stopping;
+    this.timeline.hidden = this.graph.hidden = running || !head.word;
+    this.timeline.hidden ||= !head.store;
+    this.graph.hidden ||= !head.graph;
+    if (!running || performance.now() - this.lastNumbers >= NUMBERS_EVERY) this.numbers();
+    const key = JSON.stringify(head.summary ?? []);
+    if (key !== this.summaryKey) {
+      this.summaryKey = key;
+      fill(this.summary, (head.summary ?? []).map(([strong, plain]) => el("span", "sgnb-fact", {}, el("b", "", {}, strong), plain ? ` ${plain}` : "")));
+      this.summary.hidden = !(head.summary ?? []).length;
+    }
+    this.drawLegend(tokens);
+  }
+
+  /** Time and live numbers, at most four times a second while the run goes on. */
+  numbers() {
+    const { head } = this;
+    if (!head) return;
+    this.lastNumbers = performance.now();
+    const facts = JSON.stringify(head.facts ?? []);
+    if (facts !== this.factsKey) {
+      this.factsKey = facts;
+      fill(this.facts, []);
+      joinDots(this.facts, head.facts ?? []);
+    }
+    const since = Math.min(performance.now() - this.received, CLOCK_TRUST);
+    const spent = head.seconds + (isRunning(head) ? since / 1000 : 0);
+    setText(this.time, head.timeless && !isRunning(head) ? "" : seconds(spent));
+  }
+
+  /** `shown at step 1 171` while the playhead is not at live. */
+  drawPlayhead(store) {
+    const away = !!store && !store.isLive;
+    this.playhead.hidden = !away;
+    if (away) setText(this.playhead, `shown at step ${count(store.step)}`);
+  }
+
+  /** One line under the view while shading is on; what is missing where the run kept no probabilities. */
+  drawLegend(tokens) {
+    const shade = this.shade.value;
+    const key = `${shade}${tokens}`;
+    if (key === this.legendKey) return;
+    this.legendKey = key;
+    const missing = !tokens && (shade === "probability" || shade === "forced");
+    const entries = missing ? [["", "Run with %%sgl --logprobs 5 to see probabilities."]] : LEGENDS[shade];
+    fill(this.legend, entries.map(([swatch, words]) => el("li", "", {}, swatch ? el("span", `sgnb-key sgnb-key-${swatch}`, { "aria-hidden": "true" }) : null, words)));
+    this.legend.hidden = !entries.length;
+  }
+}

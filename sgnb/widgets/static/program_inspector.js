@@ -1,0 +1,251 @@
+// The token inspector: what a token was chosen from, what the grammar allowed, where it was computed, and a fork from it.
+// A non-modal dialog anchored to the token; it gives the focus back. Its facts come from the kernel when it opens.
+
+import { el, fill, setText } from "./dom.js";
+import { count, oneLine } from "./format.js";
+import { chanceOf, tokenCount } from "./program_data.js";
+
+const PATIENCE = 5000;
+
+export class Inspector {
+  /** `view`: the program view; `ask(rid, place)` → Promise of the kernel's answer. */
+  constructor(view) {
+    this.view = view;
+    this.marks = el("div", "sgnb-token-marks", { "aria-hidden": "true" });
+    this.dialog = el("div", "sgnb-inspector", { role: "dialog", "aria-label": "Token", tabindex: -1, hidden: true });
+    this.floats = typeof this.dialog.showPopover === "function"; // above everything, cut by no output area
+    if (this.floats) this.dialog.popover = "manual";
+    this.at = null; // {text: RowText, index, place}
+    this.open = false;
+    view.root.append(this.marks, this.dialog);
+    this.dialog.addEventListener("keydown", event => this._key(event));
+    this.outside = event => {
+      if (this.open && !this.dialog.contains(event.target) && !view.list.contains(event.target)) this.close(false);
+    };
+    document.addEventListener("pointerdown", this.outside, true);
+    view.list.addEventListener("scroll", () => this._scrolled(), { passive: true });
+  }
+
+  /** Keys on a generation's text: arrows walk its tokens, Enter inspects. True when taken. */
+  textKey(event, text, index) {
+    const known = tokenCount(text.views[index].seg);
+    if (!known) return false;
+    const here = this.at?.text === text && this.at.index === index ? this.at.place : -1;
+    if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+      const next = here < 0 ? 0 : here + (event.key === "ArrowRight" ? 1 : -1);
+      this.focusToken(text, index, Math.max(0, Math.min(known - 1, next)));
+      return true;
+    }
+    if (event.key === "Enter") {
+      this.show(text, index, Math.max(0, here));
+      return true;
+    }
+    if (event.key === "Escape" && (this.open || this.at)) {
+      this.close(true);
+      return true;
+    }
+    return false;
+  }
+
+  /** Outline a token. */
+  focusToken(text, index, place) {
+    this.at = { text, index, place };
+    this._outline();
+    if (this.open) void this._fill();
+  }
+
+  /** Open on a token. */
+  show(text, index, place) {
+    this.from = document.activeElement;
+    this.open = true;
+    this.focusToken(text, index, place);
+    this.dialog.hidden = false;
+    if (this.floats) this.dialog.showPopover();
+    this._anchor();
+    this.dialog.focus({ preventScroll: true });
+  }
+
+  close(back) {
+    if (this.open && this.floats) this.dialog.hidePopover();
+    this.open = false;
+    this.dialog.hidden = true;
+    this.marks.replaceChildren();
+    const span = this.at?.text.views[this.at.index]?.span;
+    this.at = null;
+    if (back) span?.focus?.({ preventScroll: true });
+  }
+
+  walk(step) {
+    const { text, index, place } = this.at;
+    this.focusToken(text, index, Math.max(0, Math.min(tokenCount(text.views[index].seg) - 1, place + step)));
+    this._anchor();
+  }
+
+  _key(event) {
+    event.stopPropagation();
+    if (event.key === "Escape") this.close(true);
+    else if (event.key === "ArrowLeft") this.walk(-1);
+    else if (event.key === "ArrowRight") this.walk(1);
+    else return;
+    event.preventDefault();
+  }
+
+  _scrolled() {
+    if (!this.at) return;
+    const box = this.view.list.getBoundingClientRect();
+    const [first] = this._rects();
+    if (!first || first.bottom < box.top || first.top > box.bottom) return this.close(false);
+    this._outline();
+    if (this.open) this._anchor();
+    return undefined;
+  }
+
+  _rects() {
+    return this.at ? this.at.text.rectsOf(this.at.index, this.at.place) : [];
+  }
+
+  _outline() {
+    const base = this.view.root.getBoundingClientRect();
+    fill(
+      this.marks,
+      this._rects().map(box => {
+        const mark = el("div", "sgnb-token-mark");
+        Object.assign(mark.style, { left: `${box.left - base.left - 2}px`, top: `${box.top - base.top - 1}px`, width: `${box.width + 4}px`, height: `${box.height + 2}px` });
+        return mark;
+      })
+    );
+  }
+
+  /** Below the token, above it where there is no room; never over the edge of the view. */
+  _anchor() {
+    const base = this.view.root.getBoundingClientRect();
+    const box = this._rects()[0];
+    if (!box) return;
+    const { offsetWidth: width, offsetHeight: height } = this.dialog;
+    const left = Math.max(4, Math.min(box.left - base.left - 8, base.width - width - 4));
+    const room = box.bottom + height + 8 < window.innerHeight || box.top - height - 8 < 0;
+    const top = (room ? box.bottom + 8 : box.top - height - 8) - base.top;
+    this.dialog.style.left = `${left + (this.floats ? base.left : 0)}px`;
+    this.dialog.style.top = `${top + (this.floats ? base.top : 0)}px`;
+  }
+
+  async _fill() {
+    const { text, index, place } = this.at;
+    const view = text.views[index];
+    const shown = oneLine(text.textOf(index, place)) || "▯";
+    const chance = view.seg.marks[place * 3 + 1];
+    const known = { id: null, logprob: null, top: [], allowed: 0, count: tokenCount(view.seg), step: -1, slot: -1, chance };
+    this._draw(shown, place, known, view.rid);
+    let found;
+    try {
+      found = await this._ask(view.rid, place);
+    } catch (error) {
+      found = { ...known, missing: error.message };
+    }
+    if (!this.open || this.at?.text !== text || this.at.index !== index || this.at.place !== place) return;
+    this._draw(shown, place, found ?? known, view.rid);
+    this._anchor();
+  }
+
+  _ask(rid, place) {
+    const late = new Promise((_, reject) => setTimeout(() => reject(new Error("The kernel does not answer; this is what the page knows.")), PATIENCE));
+    return Promise.race([this.view.askToken(rid, place), late]);
+  }
+
+  _draw(shown, place, data, rid) {
+    const back = el("button", "sgnb-button sgnb-icon", { type: "button", "aria-label": "Previous token", onclick: () => this.walk(-1) }, "←");
+    const next = el("button", "sgnb-button sgnb-icon", { type: "button", "aria-label": "Next token", onclick: () => this.walk(1) }, "→");
+    back.disabled = place === 0;
+    next.disabled = place + 1 >= (data.count || 0);
+    const id = data.id === null ? "" : `, id ${count(data.id)}`;
+    const chance = data.logprob === null ? (data.chance >= 0 ? data.chance.toFixed(2) : "–") : chanceOf(data.logprob);
+    const logprob = data.logprob === null ? "" : `, logprob ${data.logprob.toFixed(2).replace("-", "−")}`;
+    fill(
+      this.dialog,
+      el(
+        "div",
+        "sgnb-inspector-head",
+        {},
+        el("code", "sgnb-inspector-token", {}, shown),
+        el("span", "sgnb-dim", {}, `token ${count(place + 1)} of ${count(data.count)}${id}`),
+        el("span", "sgnb-space"),
+        back,
+        next
+      ),
+      el("p", "sgnb-dim", {}, `probability ${chance}${logprob}`),
+      this._rivals(shown, data),
+      data.allowed ? el("p", "sgnb-dim", {}, this._grammar(data)) : null,
+      data.missing ? el("p", "sgnb-dim", {}, data.missing) : null,
+      this._foot(place, data, rid)
+    );
+  }
+
+  /** The chosen token and its rivals, likeliest first. */
+  _rivals(shown, data) {
+    if (data.logprob === null) return null;
+    const rows = (data.top ?? []).slice(0, 5).map(([logprob, id, text]) => ({ logprob, text, chosen: id === data.id }));
+    if (!rows.some(row => row.chosen)) rows.push({ logprob: data.logprob, text: shown, chosen: true });
+    return el(
+      "div",
+      "sgnb-rivals",
+      { role: "list", "aria-label": "Alternatives" },
+      rows.map(({ logprob, text, chosen }) => {
+        const bar = el("span", chosen ? "sgnb-share sgnb-share-chosen" : "sgnb-share");
+        bar.style.width = `${Math.round(100 * Math.exp(Math.min(0, logprob)))}%`;
+        return el(
+          "div",
+          chosen ? "sgnb-rival sgnb-option-chosen" : "sgnb-rival",
+          { role: "listitem" },
+          el("code", "", {}, chosen ? shown : oneLine(text || "▯")),
+          el("span", "sgnb-share-ground", {}, bar),
+          el("span", "sgnb-share-number", {}, chanceOf(logprob)),
+          el("span", "sgnb-dim", {}, chosen ? "chosen" : "")
+        );
+      })
+    );
+  }
+
+  _grammar(data) {
+    const allowed = data.allowed === 1 ? "The grammar allowed this token alone" : `The grammar allowed ${count(data.allowed)}`;
+    const of = data.vocabulary ? (data.allowed === 1 ? `, of ${count(data.vocabulary)}.` : ` of ${count(data.vocabulary)} tokens.`) : data.allowed === 1 ? "." : " tokens.";
+    if (!data.ruled_out_text) return allowed + of;
+    const chance = data.ruled_out_logprob === null || data.ruled_out_logprob === undefined ? "" : ` (${chanceOf(data.ruled_out_logprob)})`;
+    return `${allowed}${of} Without it the first choice was ${oneLine(data.ruled_out_text)}${chance}, not allowed here.`;
+  }
+
+  _foot(place, data, rid) {
+    const where = [data.step >= 0 ? `step ${count(data.step)}` : "", data.slot >= 0 ? `slot ${count(data.slot)}` : ""].filter(Boolean).join(", ");
+    const said = el("span", "sgnb-dim sgnb-inspector-said", {}, where);
+    const cost = { rid, step: data.step };
+    const fork = el("button", "sgnb-button", { type: "button", title: "A state that begins after this token" }, "Fork from here");
+    fork.addEventListener("click", async () => {
+      fork.disabled = true;
+      try {
+        const answer = await this.view.askFork(rid, place + 1);
+        setText(said, answer.words);
+      } catch (error) {
+        setText(said, error.message);
+        fork.disabled = false;
+      }
+    });
+    const step = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showStep(cost) }, "Show step");
+    if (data.step < 0) {
+      step.disabled = true;
+      step.title = "The step of this token is not known.";
+    }
+    return el(
+      "div",
+      "sgnb-inspector-foot",
+      {},
+      said,
+      el("span", "sgnb-space"),
+      fork,
+      step,
+      el("button", "sgnb-button", { type: "button", onclick: () => this.view.showIn("tree", cost) }, "Show in tree")
+    );
+  }
+
+  destroy() {
+    document.removeEventListener("pointerdown", this.outside, true);
+  }
+}

@@ -1,0 +1,153 @@
+// One row of a program: role, text, choices, cost lines, errors.
+
+import { el, fill, setText } from "./dom.js";
+import { barWidth } from "./program_data.js";
+import { RowText } from "./program_text.js";
+
+/** `parts` with dots between. */
+export function joinDots(parent, parts) {
+  parts.forEach((part, index) => {
+    if (index) parent.append(el("span", "sgnb-dot", { "aria-hidden": "true" }, "·"));
+    parent.append(typeof part === "string" ? el("span", "", {}, part) : part);
+  });
+}
+
+/** A row. `view` is the program view: its shade, its actions. */
+export class RowView {
+  constructor(view) {
+    this.view = view;
+    this.el = el("div", "sgnb-row");
+    this.gutter = el("div", "sgnb-gutter");
+    this.textNode = el("div", "sgnb-text");
+    this.more = el("button", "sgnb-link", { type: "button", hidden: true, onclick: () => this._toggle() }, "Show all text");
+    this.costs = el("div", "sgnb-costs");
+    this.errors = el("div", "sgnb-error", { hidden: true });
+    this.body = el("div", "sgnb-body", {}, this.textNode, this.more, this.costs, this.errors);
+    this.el.append(this.gutter, this.body);
+    this.text = new RowText(this.textNode);
+    this.open = false;
+  }
+
+  update(row) {
+    this.row = row;
+    const choice = row.costs.length > 0 && row.costs.every(cost => cost.options);
+    const label = row.kind === "turn" ? row.role || (choice ? "select" : "") : row.kind;
+    const branch = row.lane === 0 && row.branch ? `branch ${row.branch}` : "";
+    const key = `${branch}\n${label}`;
+    if (key !== this.label) {
+      this.label = key;
+      fill(this.gutter, branch ? el("span", "sgnb-branch", {}, branch) : null, label);
+    }
+    this.el.dataset.role = label;
+    this.el.dataset.state = row.state;
+    if (row.line) this.el.dataset.line = String(row.line);
+    this.drawText();
+    this._costLines();
+    this.errors.hidden = !row.error.length;
+    if (row.error.length) setText(this.errors, row.error.join("\n"));
+  }
+
+  /** The text, without that of choices: their rows say it. */
+  drawText() {
+    const { row } = this;
+    let gen = -1;
+    const segs = row.segs.map(seg => {
+      if (!seg.model) return seg;
+      gen++;
+      return row.costs[gen]?.options ? { ...seg, text: "", marks: undefined } : seg;
+    });
+    this.text.update(segs, this.view.shade);
+    gen = -1;
+    row.segs.forEach((seg, index) => {
+      if (!seg.model) return;
+      gen++;
+      const cost = row.costs[gen];
+      const span = this.text.views[index].span;
+      span.classList.toggle("sgnb-running", cost?.state === "running" && !cost.options);
+      this.text.views[index].rid = cost?.rid;
+    });
+    this.textNode.hidden = !segs.some(seg => seg.text || seg.hidden || (seg.model && !seg.text));
+  }
+
+  _costLines() {
+    const key = JSON.stringify(this.row.costs);
+    if (key === this.costKey) return;
+    this.costKey = key;
+    fill(this.costs, this.row.costs.flatMap(cost => [cost.options ? this._choices(cost) : null, this._costLine(cost)]));
+  }
+
+  _costLine(cost) {
+    const line = el("div", "sgnb-cost", { "data-name": cost.name, "data-state": cost.state, "data-rid": cost.rid });
+    const head = el("span", "sgnb-cost-head", {}, el("code", "sgnb-name", {}, cost.name));
+    line.append(head);
+    const parts = cost.parts.map(part =>
+      part === cost.took && cost.took
+        ? el("button", "sgnb-plain sgnb-took", { type: "button", title: "Show step", onclick: () => this.view.showStep(cost) }, part)
+        : el("span", "sgnb-part", {}, part)
+    );
+    if (cost.why) parts.push(el("button", "sgnb-link sgnb-why", { type: "button", onclick: () => this.view.showIn("tree", cost) }, cost.why));
+    line.classList.toggle("sgnb-counted", !!cost.prompt);
+    if (cost.prompt) {
+      head.append(this._bar(cost), el("span", "sgnb-reuse", {}, cost.reuse));
+      if (parts.length) line.append(el("span", "sgnb-dot sgnb-turn", { "aria-hidden": "true" }, "·"));
+    }
+    const rest = el("span", "sgnb-cost-rest");
+    joinDots(rest, parts);
+    if (parts.length) line.append(rest);
+    return line;
+  }
+
+  _bar(cost) {
+    const width = barWidth(cost.cached, cost.prompt);
+    const reused = el("span", "sgnb-bar-reused");
+    reused.style.width = `${width}px`;
+    return el(
+      "button",
+      "sgnb-plain sgnb-prompt-bar",
+      { type: "button", title: "Show in tree", "aria-label": `${cost.reuse}. Show in tree`, onclick: () => this.view.showIn("tree", cost) },
+      width > 0 ? reused : null,
+      width < 48 ? el("span", "sgnb-bar-computed") : null
+    );
+  }
+
+  /** One line a choice: ● or ○, text, bar, probability; the method's raw figures in the tooltip. */
+  _choices(cost) {
+    const known = cost.options.some(([, share]) => share);
+    const rows = cost.options.map(([text, share, chosen], index) => {
+      const bar = el("span", chosen ? "sgnb-share sgnb-share-chosen" : "sgnb-share");
+      bar.style.width = `${Math.round(100 * Number(share || 0))}%`;
+      const raw = cost.scores ? `mean logprob ${cost.scores[index].toFixed(3)}` : "";
+      return el(
+        "div",
+        chosen ? "sgnb-option sgnb-option-chosen" : "sgnb-option",
+        { title: raw, role: "listitem", "aria-label": `${text}${share ? `, ${share}` : ""}${chosen ? ", chosen" : ""}${raw ? `, ${raw}` : ""}` },
+        el("span", chosen ? "sgnb-dot-full" : "sgnb-dot-open", { "aria-hidden": "true" }, chosen ? "●" : "○"),
+        el("code", "sgnb-option-text", {}, text),
+        el("span", "sgnb-share-ground", {}, bar),
+        el("span", "sgnb-share-number", {}, share || (cost.state === "done" ? "" : "…"))
+      );
+    });
+    if (cost.more) rows.push(el("div", "sgnb-note", {}, cost.more));
+    const idle = cost.state === "queued" && !known;
+    return idle ? null : el("div", "sgnb-options", { role: "list", "aria-label": `Choices of ${cost.name}` }, rows);
+  }
+
+  _toggle() {
+    this.open = !this.open;
+    this.fold();
+  }
+
+  /** Prompt text of more than three lines folds; model text never does. */
+  fold() {
+    const foldable = !this.row.segs.some(seg => seg.model) && this.row.state !== "failed";
+    this.textNode.classList.toggle("sgnb-folded", foldable && !this.open);
+    const cut = foldable && (this.open || this.textNode.scrollHeight > this.textNode.clientHeight + 2);
+    this.more.hidden = !cut;
+    setText(this.more, this.open ? "Show less" : "Show all text");
+    this.more.setAttribute("aria-expanded", String(this.open));
+  }
+
+  destroy() {
+    this.el.remove();
+  }
+}

@@ -1,0 +1,331 @@
+// The program view: draws one run. Used by the notebook widget (program.js) and by docked panes.
+//
+//   const view = new ProgramView(root, send)   `send(object)` carries messages to the kernel (widgets/program.py)
+//   view.draw(doc, changed)                    doc: program_data.js; changed: row indices, or undefined for all
+//   view.take(message)                         the kernel's answers: stopping, token, forked, opened
+//   view.setStore(store)                       the engine's store of this page (store.js), for playhead and selection
+// All words of the run come from the kernel; text enters the page through text nodes only.
+
+import { liveRegion } from "./controls.js";
+import { el, fill } from "./dom.js";
+import { isRunning, sentence, tokenCount } from "./program_data.js";
+import { ForkView } from "./program_fork.js";
+import { Head, NUMBERS_EVERY, rememberedShade } from "./program_head.js";
+import { Inspector } from "./program_inspector.js";
+import { RowView } from "./program_row.js";
+
+const STOP_PATIENCE = 1500;
+const STOP_AGAIN = 400;
+const ASK_PATIENCE = 8000;
+const WAITS = { grammar: "compiling grammar", kv: "retracted, waits for slots", rows: "queued", chunk: "queued", input: "queued" };
+
+export class ProgramView {
+  constructor(root, send) {
+    this.send = send;
+    this.root = root;
+    this.rows = []; // by number: RowView or ForkView
+    this.lanes = new Map(); // number → element that holds its rows
+    this.shade = rememberedShade();
+    this.asked = new Map();
+    this.askId = 0;
+    this.width = 0;
+    this.store = null;
+    this.offStore = null;
+    this._build();
+  }
+
+  _build() {
+    const { root } = this;
+    root.classList.add("sgnb-program");
+    root.setAttribute("role", "group");
+    this.head = new Head({ stop: () => this.pressStop(), shade: name => this._shade(name), open: kind => this.showIn(kind, null) });
+    this.list = el("div", "sgnb-rows", { tabindex: 0, role: "group", "aria-label": "Program" }); // it scrolls: keys must reach it
+    this.pending = el("div", "sgnb-pending");
+    this.lanes.set(0, el("div", "sgnb-lane"));
+    this.list.append(this.lanes.get(0), this.pending);
+    this.region = liveRegion();
+    this.region.element.classList.add("sgnb-live");
+    this.opened = el("div", "sgnb-opened-views");
+    root.append(this.head.element, this.head.summary, this.list, this.head.legend, this.opened, this.region.element);
+    this.inspector = new Inspector(this);
+    this.pinned = true;
+    this.list.addEventListener(
+      "scroll",
+      () => {
+        this.pinned = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 8;
+      },
+      { passive: true }
+    );
+    this.list.addEventListener("click", event => this._click(event));
+    this.list.addEventListener("keydown", event => this._key(event));
+    this.clock = setInterval(() => this._tick(), NUMBERS_EVERY);
+    this.observer = new ResizeObserver(entries => {
+      const width = Math.round(entries[0].contentRect.width);
+      if (!width || width === this.width) return;
+      this.width = width;
+      root.dataset.width = width >= 900 ? "wide" : width >= 560 ? "middle" : "narrow";
+      this.refold();
+    });
+    this.observer.observe(root);
+  }
+
+  get running() {
+    return !!this.doc && isRunning(this.doc.head);
+  }
+
+  // ---------------------------------------------------------------- drawing
+
+  draw(doc, changed) {
+    const began = performance.now();
+    this.doc = doc;
+    this.received = began;
+    const whole = changed === undefined;
+    const touched = whole ? doc.rows.map((_, index) => index) : [...changed].sort((a, b) => a - b);
+    while (this.rows.length > doc.rows.length) this.rows.pop()?.destroy();
+    for (const index of touched) {
+      for (let missing = this.rows.length; missing <= index; missing++) this._row(missing);
+      if (doc.rows[index]) this.rows[index].update(doc.rows[index]);
+    }
+    this._drawPending();
+    this._drawHead();
+    for (const index of touched) if (doc.rows[index]) this.rows[index].fold();
+    if (this.pinned && this.running) this.list.scrollTop = this.list.scrollHeight;
+    if (this.inspector.at && touched.length) this.inspector._outline();
+    this.root.dataset.seq = String(doc.seq);
+    this.root.dataset.drawMs = (performance.now() - began).toFixed(2);
+  }
+
+  _row(index) {
+    const row = this.doc.rows[index];
+    const nested = row.lane > 0;
+    const view = row.kind === "fork" ? new ForkView(this, nested) : new RowView(this);
+    this.rows.push(view);
+    this.laneHost(row.lane).append(view.el);
+  }
+
+  /** The element that holds a lane's rows. */
+  laneHost(number) {
+    if (!this.lanes.has(number)) this.lanes.set(number, el("div", "sgnb-lane", { "data-lane": number }));
+    return this.lanes.get(number);
+  }
+
+  /** What is still to come, or what was not run. */
+  _drawPending() {
+    const steps = this.doc.pending ?? [];
+    const ended = !this.running;
+    const key = JSON.stringify([steps, ended]);
+    if (key === this.pendingKey) return;
+    this.pendingKey = key;
+    fill(
+      this.pending,
+      steps.map(step => {
+        const note = ended ? "not run" : step.note;
+        const text = el("div", "sgnb-text", {}, step.text ? el("span", "sgnb-prompt", {}, step.text) : null, note ? el("span", "sgnb-note", {}, note) : null);
+        return el("div", "sgnb-row", { "data-state": "pending" }, el("div", "sgnb-gutter", {}, step.role), el("div", "sgnb-body", {}, text));
+      })
+    );
+  }
+
+  _drawHead() {
+    const { head } = this.doc;
+    if (!this.running) this.stopping = false;
+    this.root.dataset.state = head.state ?? "";
+    this.root.setAttribute("aria-label", `Run ${head.cell ? `[${head.cell}]` : ""}, ${(head.word ?? "").toLowerCase()}`);
+    const tokens = this.doc.rows.some(row => row.segs.some(seg => tokenCount(seg)));
+    this.head.draw(head, { stopping: !!this.stopping, tokens, received: this.received });
+    this.head.drawPlayhead(this.store);
+    const words = sentence({ ...head, facts: head.state === "running" ? [] : head.facts });
+    if (words !== this.spoken) {
+      this.spoken = words;
+      this.region.say(words);
+    }
+  }
+
+  /** Texts that fold, and forks, look at the width again. */
+  refold() {
+    for (const row of this.rows) if (row.row) row.fold();
+    if (this.inspector.at) this.inspector._scrolled();
+  }
+
+  _shade(name) {
+    this.shade = name;
+    this.root.dataset.shade = name;
+    this.inspector.close(false);
+    for (const row of this.rows) if (row.row) row.drawText();
+    if (this.doc) this._drawHead();
+  }
+
+  _tick() {
+    if (!this.running || !this.root.isConnected) return;
+    this.head.numbers();
+    this._drawWaits();
+  }
+
+  // ---------------------------------------------------------------- branches
+
+  _costsOf(lane) {
+    return this.doc.rows.filter(row => row.lane === lane).flatMap(row => row.costs);
+  }
+
+  /** The cost of a branch in a table: its generations one after another. */
+  laneCost(lane) {
+    return this._costsOf(lane)
+      .map(cost => [cost.reuse, ...cost.parts].filter(Boolean).join(" · "))
+      .join("; ");
+  }
+
+  /** `, 38 tokens`: for the live region. */
+  laneTokens(lane) {
+    const parts = this._costsOf(lane).flatMap(cost => cost.parts);
+    const counted = parts.find(part => / tok(,|$)/.test(part));
+    return counted ? `, ${counted.replace(/ tok.*$/, " tokens")}` : "";
+  }
+
+  /** Why a queued branch waits, in words, where the engine's events are on this page; else "". */
+  waitWords(lane) {
+    if (!this.store || !this.running) return "";
+    for (const cost of this._costsOf(lane)) {
+      if (cost.state !== "queued") continue;
+      const record = this.store.history.requests.get(cost.rid);
+      if (!record?.waits || record.state !== "queued") continue;
+      const { reason, leader } = record.waits;
+      if (reason !== "leader") return WAITS[reason] ?? "";
+      const label = this.store.history.requests.get(leader)?.label ?? {};
+      const place = [label.cell, label.branch].filter(Boolean).join(".");
+      return place ? `waits for ${place} (same prefix)` : "";
+    }
+    return "";
+  }
+
+  _drawWaits() {
+    for (const row of this.rows) if (row instanceof ForkView && row.row) for (const arm of row.arms.values()) row._state(arm);
+  }
+
+  // ---------------------------------------------------------------- tokens
+
+  _place(target) {
+    const span = target.closest?.(".sgnb-model");
+    if (!span || !this.list.contains(span)) return null;
+    const row = this.rows.find(one => one.text?.views.some(view => view === span.sgnbSegment));
+    return row ? { text: row.text, index: row.text.views.indexOf(span.sgnbSegment) } : null;
+  }
+
+  _click(event) {
+    if (String(document.getSelection() ?? "")) return; // text is being selected, not inspected
+    const place = this._place(event.target);
+    if (!place) return this.inspector.close(false);
+    const found = place.text.tokenAtPoint(event.clientX, event.clientY);
+    if (found) this.inspector.show(place.text, found.index, found.place);
+    return undefined;
+  }
+
+  _key(event) {
+    const place = this._place(event.target);
+    if (!place || !this.inspector.textKey(event, place.text, place.index)) return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  _ask(content) {
+    const id = ++this.askId;
+    return new Promise((resolve, reject) => {
+      const timer = setTimeout(() => {
+        this.asked.delete(id);
+        reject(new Error("The kernel does not answer."));
+      }, ASK_PATIENCE);
+      this.asked.set(id, { resolve, reject, timer });
+      this.send({ ...content, id });
+    });
+  }
+
+  askToken(rid, place) {
+    return this._ask({ k: "token", rid, place });
+  }
+
+  askFork(rid, tokens) {
+    return this._ask({ k: "fork", rid, tokens });
+  }
+
+  /** The kernel's answers. */
+  take(message) {
+    if (message.k === "stopping") this.answered = true;
+    const asked = this.asked.get(message.id);
+    if (!asked || message.k !== "told") return;
+    this.asked.delete(message.id);
+    clearTimeout(asked.timer);
+    if (message.error) asked.reject(new Error(message.error));
+    else asked.resolve(message.data);
+  }
+
+  // ---------------------------------------------------------------- other views
+
+  setStore(store) {
+    if (store === this.store) return;
+    this.offStore?.();
+    this.store = store;
+    this.offStore = store?.subscribe(what => {
+      if (what === "selection") this._drawSelection();
+      else if (what === "playhead") this.head.drawPlayhead(store);
+    });
+  }
+
+  /** Outline the cost line of the request that is chosen in another view. */
+  _drawSelection() {
+    const { selection } = this.store;
+    for (const line of this.list.querySelectorAll(".sgnb-cost")) {
+      line.classList.toggle("sgnb-selected", selection?.kind === "request" && line.dataset.rid === selection.id);
+    }
+  }
+
+  /** Open another view on a request: a docked pane where there are such, else below this view. */
+  showIn(kind, cost) {
+    const rid = cost?.rid ?? this.doc.rows.flatMap(row => row.costs).at(-1)?.rid;
+    if (rid && kind !== "graph") this.store?.select({ kind: "request", id: rid });
+    const detail = { kind, key: this.doc.head.store ?? "", engine: this.doc.head.engine ?? "", rid };
+    const event = new CustomEvent("sgnb:open", { detail, cancelable: true, bubbles: true });
+    if (!this.root.dispatchEvent(event)) return Promise.resolve();
+    return this._ask({ k: "open", kind }).then(
+      answer => this.showBelow?.(kind, answer.model_id),
+      error => this.region.say(error.message)
+    );
+  }
+
+  showStep(cost) {
+    if (cost.step >= 0 && this.store) {
+      this.store.select({ kind: "step", id: cost.step });
+      this.store.goToStep(cost.step);
+    }
+    return this.showIn("timeline", cost);
+  }
+
+  // ---------------------------------------------------------------- stop
+
+  pressStop() {
+    this.stopping = true;
+    this.answered = false;
+    this._drawHead();
+    this.send({ k: "stop" });
+    clearInterval(this.again);
+    this.again = setInterval(() => {
+      if (this.stopping && !this.answered) this.send({ k: "stop" });
+      else clearInterval(this.again);
+    }, STOP_AGAIN);
+    this.patience = setTimeout(() => {
+      if (this.answered || !this.running) return;
+      this.stopping = false; // comms do not run beside a cell here
+      this.head.noStop.hidden = false;
+      this._drawHead();
+    }, STOP_PATIENCE);
+  }
+
+  dispose() {
+    clearInterval(this.clock);
+    clearTimeout(this.patience);
+    clearInterval(this.again);
+    for (const { timer } of this.asked.values()) clearTimeout(timer);
+    this.offStore?.();
+    this.region.close();
+    this.observer.disconnect();
+    this.inspector.destroy();
+  }
+}

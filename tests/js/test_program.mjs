@@ -1,0 +1,79 @@
+// The program view's document: deltas, layout of branches, shading, offsets of tokens; with Node's own test runner.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import {
+  applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, pieces, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
+} from "../../sgnb/widgets/static/program_data.js";
+
+const row = (segs, more = {}) => ({ kind: "turn", role: "user", lane: 0, segs, costs: [], error: [], arms: [], state: "ok", ...more });
+const seg = (text, ...tokens) => ({ model: true, name: "x", text, marks: tokens.flat() });
+
+test("deltas add text, marks and branches to the document, or ask for a snapshot", () => {
+  const doc = fromSnapshot({ seq: 3, head: { state: "running" }, rows: [row([{ model: false, text: "a" }])], lanes: [{ fork: -1 }] });
+  const delta = { from: 3, seq: 4, head: { state: "running" }, rows: [[0, row([{ model: false }])], [1, row([{ model: true }])]], text: [[0, 0, "b"], [1, 0, "c"]], marks: [[1, 0, [1, 0.5, 0]]], lanes: [[1, { fork: 0 }]] };
+  assert.deepEqual(applyDelta(doc, structuredClone(delta)), [0, 1]);
+  assert.deepEqual(doc.rows.map(one => one.segs[0].text), ["ab", "c"]);
+  assert.equal(tokenCount(doc.rows[1].segs[0]), 1);
+  assert.deepEqual(applyDelta(doc, structuredClone(delta)), [], "contained already");
+  assert.equal(applyDelta(doc, { ...delta, from: 9, seq: 10 }), null, "one is missing");
+  applyDelta(doc, { from: 4, seq: 5, head: {}, rows: [[1, row([{ model: true }])]], text: [], marks: [[1, 0, [2, 0.1, 1]]] });
+  assert.deepEqual(doc.rows[1].segs[0].marks, [1, 0.5, 0, 2, 0.1, 1]);
+});
+
+test("branches stand side by side where each has 220 px, up to three; nested ones are tabs; nine are a table", () => {
+  assert.equal(layoutOf(3, 660), "columns");
+  assert.equal(layoutOf(3, 659), "tabs");
+  assert.equal(layoutOf(2, 440), "columns");
+  assert.equal(layoutOf(4, 2000), "tabs");
+  assert.equal(layoutOf(2, 2000, true), "tabs");
+  assert.equal(layoutOf(8, 2000), "tabs");
+  assert.equal(layoutOf(9, 2000), "table");
+  assert.equal(layoutOf(9, 300, true), "table");
+});
+
+test("tokens are found by offsets, in UTF-16 units", () => {
+  const one = seg("Hi \u{1F600}!", [2, 0.9, 0], [3, 0.6, 0], [0, 0.6, 0], [1, 0.05, 0]);
+  const ends = tokenEnds(one);
+  assert.deepEqual(ends, [2, 5, 5, 6]);
+  assert.deepEqual([0, 1, 2, 4, 5, 6].map(at => tokenAt(ends, at)), [0, 0, 1, 1, 3, -1]);
+  one.marks.push(4, 0.5, 0);
+  assert.deepEqual(tokenEnds(one, ends), [2, 5, 5, 6, 10], "counted on from where it was");
+});
+
+test("shades begin at .75, .5, .25 and .1, and leave a token's leading blanks out", () => {
+  const names = [0.75, 0.74, 0.5, 0.49, 0.25, 0.24, 0.1, 0.09, -1].map(chance => shadeOf(seg("x", [1, chance, 0]), 0, "probability"));
+  assert.deepEqual(names, ["", "sgnb-unsure1", "sgnb-unsure1", "sgnb-unsure2", "sgnb-unsure2", "sgnb-unsure3", "sgnb-unsure3", "sgnb-unsure4", ""]);
+  assert.equal(shadeOf(seg("x", [1, 0.01, 3]), 0, "forced"), "sgnb-forced");
+  assert.equal(shadeOf(seg("x", [1, 0.01, 2]), 0, "forced"), "");
+  const one = seg("a  bc d", [1, 0.9, 0], [4, 0.4, 0], [2, 0.9, 0]);
+  assert.deepEqual(stretches(one, tokenEnds(one), "probability", 0, 7), [
+    { from: 0, to: 3, name: "" },
+    { from: 3, to: 5, name: "sgnb-unsure2" },
+    { from: 5, to: 7, name: "" },
+  ]);
+  assert.deepEqual(stretches(one, tokenEnds(one), "none", 2, 7), [{ from: 2, to: 7, name: "" }], "unshaded text is one run");
+  assert.deepEqual(stretches(one, tokenEnds(one), "probability", 4, 7)[0], { from: 4, to: 5, name: "sgnb-unsure2" }, "from the middle of a token");
+});
+
+test("long text is cut into blocks behind a line end", () => {
+  assert.equal(breakAt("x".repeat(100), 0), 0);
+  assert.equal(breakAt(`${"x".repeat(RUN_CHARS)}\nmore`, 0), RUN_CHARS + 1);
+  assert.equal(breakAt("ab\ncd", RUN_CHARS), 3);
+  assert.equal(breakAt("ab cd", RUN_CHARS), 0, "no line end yet");
+  assert.equal(breakAt("ab cd", 16000), 3, "at worst behind a blank");
+});
+
+test("bars show both kinds where both are there", () => {
+  assert.deepEqual([barWidth(0, 10), barWidth(10, 10), barWidth(1, 1000), barWidth(999, 1000), barWidth(5, 10)], [0, 48, 2, 46, 24]);
+});
+
+test("what draws nothing is a box with its name", () => {
+  assert.deepEqual(pieces("a\u202eb"), [{ text: "a", box: false }, { text: "U+202E", box: true, length: 1 }, { text: "b", box: false }]);
+  assert.deepEqual(pieces("\u{E0041}"), [{ text: "U+E0041", box: true, length: 2 }]);
+});
+
+test("the live region speaks in sentences", () => {
+  assert.equal(sentence({ word: "Finished", facts: ["4 gen, 3 select"], cell: "7" }), "Run [7] finished, 4 gen, 3 select.");
+});
