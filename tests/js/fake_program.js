@@ -1,0 +1,22 @@
+// A kernel for a bare page with a program view: gives SNAPSHOT and answers its questions.
+// Joined behind the widget's own script by tests/browser/program_page.py.
+
+window.said = [];
+const listeners = {};
+const values = {snapshot: SNAPSHOT, key: "test"};
+window.model = {
+  get: name => values[name],
+  send(content) {
+    window.said.push(content);
+    if (content.k === "token") setTimeout(() => window.emit({k: "told", id: content.id, data: window.tokenAnswer(content)}), 0);
+    if (content.k === "fork") setTimeout(() => window.emit({k: "told", id: content.id, data: {name: "fork_1", words: `fork_1 begins after token ${content.tokens}. Go on with %%sgl --from fork_1`}}), 0);
+    if (content.k === "open") setTimeout(() => window.emit({k: "told", id: content.id, error: "There is no engine behind this run."}), 0);
+  },
+  on(name, f) { (listeners[name] ??= []).push(f); },
+  off(name, f) { listeners[name] = (listeners[name] ?? []).filter(one => one !== f); },
+};
+window.emit = content => (listeners["msg:custom"] ?? []).forEach(f => f(content, []));
+window.setSnapshot = snapshot => { values.snapshot = snapshot; (listeners["change:snapshot"] ?? []).forEach(f => f()); };
+window.tokenAnswer = ({place}) => ({id: 34543, logprob: -0.34, top: [[-0.34, 34543, "security"], [-1.51, 7, "correctness"], [-2.66, 8, "performance"]],
+  allowed: 3, vocabulary: 151936, ruled_out: 9, ruled_out_text: "The", ruled_out_logprob: -0.97, forced: false, count: 34, step: 1151 + place, slot: -1});
+window.unmount = widget.render({model: window.model, el: document.querySelector("#place")});
