@@ -108,6 +108,7 @@ __all__ = [
     "open_recording",
     "radix_tree",
     "release_states",
+    "replay",
     "select",
     "separate_reasoning",
     "set_default_backend",
@@ -204,6 +205,7 @@ _HOMES = {
         "graph",
         "kv_map",
         "radix_tree",
+        "replay",
         "timeline",
     ),
 }

@@ -985,6 +985,16 @@ class SnapshotNode(Wire, frozen=True, kw_only=True, array_like=True):
     last_access: int
     extra_key: str
     marks: bytes
+    locks: int = 0
+    pins: int = 0
+    soft: int = 0
+    """Sessions that refer to it."""
+    used: float = 0.0
+    """When it was used last."""
+    root: int = 0
+    """The root it hangs from: its name space."""
+    read: int = 0
+    """Requests that reused it."""
 
 
 class SnapshotSession(Wire, frozen=True, kw_only=True, array_like=True):
@@ -1011,6 +1021,11 @@ class SnapshotRequest(Wire, frozen=True, kw_only=True):
     priority: int
     extra_key: str
     marks: bytes
+    time_queued: float = 0.0
+    time_admitted: float = 0.0
+    node: int = 0
+    """The last node of its path that it locks."""
+    match: Match | None = None
 
 
 class Snapshot(Wire, frozen=True, kw_only=True, tag="snapshot"):
@@ -1031,6 +1046,8 @@ class Snapshot(Wire, frozen=True, kw_only=True, tag="snapshot"):
     """All that are not free."""
     sessions: list[SnapshotSession]
     requests: list[SnapshotRequest]
+    next: list[int] = []
+    """The nodes that would be evicted next, at most six."""
 
 
 class OwnTokens(Wire, frozen=True, kw_only=True, tag="tokens"):

@@ -1,4 +1,4 @@
-"""Views of the engine by name: ``sgnb.radix_tree()``, ``.kv_map()``, ``.timeline()``, ``.graph(program)``, ``%sgl view``.
+"""Views by name: ``sgnb.radix_tree()``, ``kv_map()``, ``timeline()``, ``graph(program)``, ``replay(FILE)``, ``%sgl view``.
 
 Notebook process. Called by users and by the magic; each returns a display object (``widgets.engine_view``) for the current
 engine. Asks the engine for the static form when the view is shown, and only then. No drawing here.
@@ -6,18 +6,26 @@ engine. Asks the engine for the static form when the view is shown, and only the
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from sgnb.backends.base import get_default_backend
 from sgnb.backends.engine import Engine
 from sgnb.errors import NoEngine, SgnbError
+from sgnb.messages import RequestEvent, StepEvent
+from sgnb.recording import Recording, open_recording
 from sgnb.runtime.core import Core
 from sgnb.runtime.explain import explain_data, run_data
 from sgnb.runtime.function import SglFunction
 from sgnb.widgets import tables
 from sgnb.widgets.engine_view import TITLES, EngineView
+from sgnb.widgets.replay import RecordedEngine, last_picture
 
 _PATIENCE = 5.0
 KINDS = tuple(TITLES)
@@ -49,6 +57,73 @@ def run_graph(core: Core) -> EngineView:
     return EngineView(
         "graph", None, lambda: tables.graph_table(run_data(core)), data=run_data(core), live=_live()
     )
+
+
+def replay(path: str | Path) -> Replay:
+    """Open a recording in all views, without an engine: ``sgnb.replay("run.sgnb")``.
+
+    Raises RecordingError when the file is missing, no recording, damaged at its beginning, or of another version.
+    """
+    return Replay(open_recording(path))
+
+
+class Replay:
+    """A recording in the views. Shown, it is its timeline, its tree and its KV map, at one playhead; or take one of them."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._engine = RecordedEngine(recording)
+        self._store = f"recording {recording.path.name} {next(_numbers)}"
+
+    def __repr__(self) -> str:
+        """Stable: the file's name, no address."""
+        return f"<sgnb recording {self.recording.path.name} of engine {self._engine.name}>"
+
+    def timeline(self) -> EngineView:
+        """Its batch timeline."""
+        return self._view("timeline", lambda: tables.timeline_table(self._last_events()))
+
+    def radix_tree(self) -> EngineView:
+        """Its radix tree."""
+
+        def table() -> tables.Table:
+            picture = last_picture(self.recording)
+            ids = [row[0] for row in picture["nodes"][: tables.ROWS]]
+            return tables.tree_table(picture, self._engine.texts.nodes(ids, self._engine.span[1]))
+
+        return self._view("tree", table)
+
+    def kv_map(self) -> EngineView:
+        """Its KV slots."""
+        return self._view("kv", lambda: tables.kv_table(last_picture(self.recording)))
+
+    def _view(self, kind: str, make: Callable[[], tables.Table]) -> EngineView:
+        def table() -> tables.Table:
+            try:
+                return make()
+            except SgnbError as error:
+                return tables.empty_table(TITLES[kind], error.message)
+
+        return EngineView(kind, self._engine, table, live=_live(), store=self._store)
+
+    def _last_events(self) -> list[dict[str, Any]]:
+        kept = deque((n for n in self.recording.events() if isinstance(n.event, _SHOWN)), maxlen=4000)
+        return [msgspec.to_builtins(numbered) for numbered in kept]
+
+    def _ipython_display_(self) -> None:
+        from IPython.core.getipython import get_ipython  # noqa: PLC0415  only a notebook displays
+        from IPython.display import display  # noqa: PLC0415
+
+        shown = (self.timeline(), self.radix_tree(), self.kv_map())
+        if getattr(get_ipython(), "kernel", None) is None:
+            print("\n\n".join(map(str, shown)))
+            return
+        for one in shown:
+            display(one)
+
+
+_SHOWN = (StepEvent, RequestEvent)
+_numbers = itertools.count(1)
 
 
 def view(kind: str, program: SglFunction | None = None, engine: Engine | None = None) -> EngineView:

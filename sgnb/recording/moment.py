@@ -20,6 +20,7 @@ from sgnb.messages import (
     RequestEvent,
     SlotRun,
     Snapshot,
+    SnapshotNode,
     StepEvent,
     TelemetryEvent,
 )
@@ -33,6 +34,8 @@ class NodeNow:
     start: int
     length: int
     pinned: bool = False
+    locks: int = 0
+    """Running requests that use it or what hangs below it."""
 
 
 @dataclass(slots=True)
@@ -61,16 +64,16 @@ class Moment:
     nodes: dict[int, NodeNow] = field(default_factory=dict)
     requests: dict[str, RequestNow] = field(default_factory=dict)
     _owners: list[int] = field(default_factory=list)
-    """Of each slot, the place of its owner in ``_names``."""
-    _names: list[str] = field(default_factory=lambda: [""])
-    _numbers: dict[str, int] = field(default_factory=lambda: {"": 0})
+    """Of each slot, the place of its owner and kind in ``_names``."""
+    _names: list[tuple[str, str]] = field(default_factory=lambda: [("", "")])
+    _numbers: dict[tuple[str, str], int] = field(default_factory=lambda: {("", ""): 0})
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Moment:
         """The moment of a snapshot."""
         moment = cls(time=snapshot.time, seq=snapshot.seq, step=snapshot.step, stats=snapshot.stats)
         moment._owners = [0] * snapshot.max_total_tokens
-        moment.nodes = {n.id: NodeNow(n.parent, n.start, n.length, n.pinned) for n in snapshot.nodes}
+        moment.nodes = {n.id: _node_of(n) for n in snapshot.nodes}
         moment._take_slots(snapshot.slots)
         for req in snapshot.requests:
             moment.requests[req.rid] = RequestNow(
@@ -113,12 +116,12 @@ class Moment:
         if event.state == "finished":
             self.requests.pop(event.rid, None)
             return
-        state = {"queued": "waiting", "admitted": "prefill", "first_token": "running", "retracted": "waiting"}
+        state = {"admitted": "prefill", "first_token": "running"}.get(event.state, "waiting")
         self.requests[event.rid] = RequestNow(
             event.rid,
             event.client,
             event.label,
-            state[event.state],
+            state,
             event.prompt_tokens,
             event.cached_tokens,
             event.completion_tokens,
@@ -128,34 +131,45 @@ class Moment:
         if event.kind in ("evict", "flush"):
             self.nodes.pop(event.node, None)
         elif event.kind in ("insert", "split"):
-            self.nodes[event.node] = NodeNow(event.parent, event.start, event.length)
+            made = self.nodes[event.node] = NodeNow(event.parent, event.start, event.length)
             lower = self.nodes.get(event.child)
             if event.kind == "split" and lower is not None:
+                made.locks = lower.locks
                 lower.parent, lower.start = event.node, event.start + event.length
                 lower.length -= event.length
         elif event.kind in ("pin", "unpin") and event.node in self.nodes:
             self.nodes[event.node].pinned = event.kind == "pin"
+        elif event.kind in ("lock", "unlock"):
+            node = self.nodes.get(event.node)
+            while node is not None:
+                node.locks = max(0, node.locks + (1 if event.kind == "lock" else -1))
+                node = self.nodes.get(node.parent)
 
     def _take_slots(self, runs: list[SlotRun]) -> None:
         for run in runs:
-            number = self._numbers.get(run.owner)
+            owner = (run.owner, run.kind)
+            number = self._numbers.get(owner)
             if number is None:
-                number = self._numbers[run.owner] = len(self._names)
-                self._names.append(run.owner)
+                number = self._numbers[owner] = len(self._names)
+                self._names.append(owner)
             if not 0 <= run.start <= run.start + run.count <= len(self._owners):
                 raise RecordingError(
                     f"slots {run.start} to {run.start + run.count} are outside the pool of {len(self._owners)}"
                 )
             self._owners[run.start : run.start + run.count] = [number] * run.count
 
-    def slots(self) -> list[SlotRun]:
-        """Who owns each slot, in runs; an empty owner: free."""
+    def slots(self, *, kinds: bool = False) -> list[SlotRun]:
+        """Who owns each slot, in runs; an empty owner: free. ``kinds``: a request's parted by what computed them."""
         runs, start = [], 0
-        for number, same in groupby(self._owners):
+        for (owner, kind), same in groupby(self._owners, lambda number: self._name(number, kinds)):
             count = sum(1 for _ in same)
-            runs.append(SlotRun(owner=self._names[number], start=start, count=count))
+            runs.append(SlotRun(owner=owner, start=start, count=count, kind=kind))
             start += count
         return runs
+
+    def _name(self, number: int, kinds: bool) -> tuple[str, str]:
+        owner, kind = self._names[number]
+        return owner, kind if kinds else ""
 
     def as_dict(self) -> dict[str, object]:
         """Plain data: what ``msgspec.to_builtins`` makes of it."""
@@ -172,3 +186,8 @@ class Moment:
             }
         )
         return found
+
+
+def _node_of(node: SnapshotNode) -> NodeNow:
+    locks = node.locks or int(node.locked)  # older recordings do not count them
+    return NodeNow(node.parent, node.start, node.length, node.pinned, locks)

@@ -36,7 +36,7 @@ def store_key(engine: str) -> str:
 class EngineView:
     """One view. ``table`` makes its static form when it is shown; ``data`` is for views that need no engine.
 
-    ``live``: False shows the static form alone.
+    ``live``: False shows the static form alone. ``store`` names the page's store where it is not the engine's name.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class EngineView:
         *,
         data: Mapping[str, Any] | None = None,
         live: bool = True,
+        store: str = "",
     ) -> None:
         if kind not in TITLES:
             raise ValueError(f"unknown view {kind!r}; there are {', '.join(TITLES)}")
@@ -55,6 +56,7 @@ class EngineView:
         self._table = table
         self._data = dict(data or {})
         self._live = live
+        self._store = store
         self._widget: EngineWidget | None = None
 
     def __repr__(self) -> str:
@@ -72,7 +74,7 @@ class EngineView:
             from sgnb.widgets.engine_widget import make_widget  # noqa: PLC0415  ipywidgets loads at first display
 
             name = self.engine.name if self.engine is not None else ""
-            self._widget = make_widget(self.kind, store_key(name), name, self._data)
+            self._widget = make_widget(self.kind, store_key(self._store or name), name, self._data)
             self._widget.on_msg(self._on_message)
         return self._widget
 

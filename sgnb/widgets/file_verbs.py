@@ -242,5 +242,8 @@ def _shown(path: Path) -> str:
 
 
 def _last_words(err: bytes) -> str:
+    """What the simulator said, or the last line of a traceback."""
     lines = [line.strip() for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    if any(line.startswith("Traceback") for line in lines):
+        lines = lines[-1:]
+    return " ".join(lines)[:600]

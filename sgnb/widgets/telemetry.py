@@ -19,6 +19,9 @@ Kernel → page; frames and snapshots are MessagePack in binary buffers::
     {"k": "engine", "state": s, "at": t}   the engine's state changed
     {"k": "answer", "id": i, "data": …}    or ``"error": "…"``
 
+Of a recording (``replay``), the snapshot carries ``"replay": {span, file, end}``, a further one goes on after a gap, and at
+its end comes ``{"k": "replay", "replay": {…, "end": true, "trouble": "…"}}``.
+
 Up to ``WINDOW`` messages may be unacknowledged; then frames wait, and beyond ``MAX_WAITING`` bytes they are dropped: the
 newest come later, the page sees the gap and says ``sub`` again with what it knows. A page that is silent for
 ``DROP_AFTER`` seconds is forgotten.
@@ -162,6 +165,10 @@ class EngineFeed:
         subscriber.put({"k": "engine", "state": self.engine.state, "at": time.time()}, [])
         self._later(lambda: self._catch_up(subscriber, known))
 
+    def knows(self, subscriber: Subscriber) -> bool:
+        """This subscription has not been ended or renewed."""
+        return subscriber in self._subscribers.values()
+
     # ------------------------------------------------------------ the engine's I/O thread
 
     def _frame(self, frame: TelemetryFrame, raw: bytes) -> None:
@@ -216,7 +223,7 @@ class EngineFeed:
                     str(verb), dict(args) if isinstance(args, dict) else {}, ASK_SECONDS
                 )
         except SgnbError as error:
-            answer["error"] = error.message
+            answer["error"] = " ".join(filter(None, (error.message, error.hint)))
         page = self._subscribers.get(str(message.get("page", "")))
         if page is not None:
             page.put(answer, [])
@@ -289,6 +296,11 @@ class Subscriber:
         self._live = False
         self._overrun = False
 
+    @property
+    def waiting(self) -> int:
+        """Messages that are queued, or sent and not acknowledged."""
+        return len(self._first) + self._sent - self._acked
+
     def put(self, content: dict[str, Any], buffers: list[bytes]) -> None:
         """Queue one message before all frames."""
         with self._lock:
@@ -356,6 +368,12 @@ def _frame_of(events: list[Any], last: int) -> bytes:
 
 _feeds: weakref.WeakKeyDictionary[Any, EngineFeed] = weakref.WeakKeyDictionary()
 _feeds_lock = threading.Lock()
+
+
+def register_feed(engine: FeedEngine, feed: EngineFeed) -> None:
+    """Give ``engine`` a feed of its own kind, before anything shows it."""
+    with _feeds_lock:
+        _feeds[engine] = feed
 
 
 def feed_of(engine: FeedEngine) -> EngineFeed:

@@ -13,10 +13,10 @@ import numpy as np
 
 from sgnb.config import MAX_FRAME_BYTES
 from sgnb.engine.scheduler.input_events import bare
+from sgnb.engine.scheduler.picture import slot_runs
 from sgnb.engine.scheduler.req import Req
-from sgnb.engine.scheduler.step_events import runs_of
 from sgnb.errors import LimitError
-from sgnb.messages import SlotRun, Snapshot, SnapshotNode, SnapshotRequest, SnapshotSession
+from sgnb.messages import Snapshot, SnapshotNode, SnapshotRequest, SnapshotSession
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
@@ -43,7 +43,7 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
         max_running=scheduler.runner.max_running,
         stats=scheduler.stats(),
         nodes=_nodes(scheduler),
-        slots=_slots(scheduler),
+        slots=slot_runs(scheduler),
         sessions=[
             SnapshotSession(
                 sid=session.sid,
@@ -54,6 +54,7 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
             for session in scheduler.sessions.values()
         ],
         requests=[_request(scheduler, req) for req in sorted(scheduler.reqs.values(), key=_by_ordinal)],
+        next=scheduler.cache.next_victims(6),
     )
     return _bounded(snapshot)
 
@@ -80,8 +81,9 @@ def _by_ordinal(req: Req) -> int:
 
 def _nodes(scheduler: Scheduler) -> list[SnapshotNode]:
     """The tree, parents first."""
-    marks = scheduler.inputs.marks
+    marks, book = scheduler.inputs.marks, scheduler.recorder.book
     ends: dict[int, tuple[int, np.uint64]] = {}
+    roots: dict[int, int] = {}
     out = []
     for node in scheduler.cache.nodes():
         parent = node.parent
@@ -89,6 +91,7 @@ def _nodes(scheduler: Scheduler) -> list[SnapshotNode]:
         start, state = ends.get(parent.id, (0, np.uint64(0)))
         of_key, after = marks.go_on(start, state, node.key)
         ends[node.id] = (start + len(node.key), after)
+        roots[node.id] = roots.get(parent.id, parent.id)
         out.append(
             SnapshotNode(
                 id=node.id,
@@ -101,19 +104,15 @@ def _nodes(scheduler: Scheduler) -> list[SnapshotNode]:
                 last_access=node.last_access,
                 extra_key=marks.of_name(node.extra_key),
                 marks=of_key.tobytes(),
+                locks=node.lock_ref,
+                pins=node.pin_ref,
+                soft=node.soft_ref,
+                used=book.used(node),
+                root=roots[node.id],
+                read=book.hits(node),
             )
         )
     return out
-
-
-def _slots(scheduler: Scheduler) -> list[SlotRun]:
-    runs: list[SlotRun] = []
-    for node in scheduler.cache.nodes():
-        runs += runs_of(f"node:{node.id}", node.value)
-    for req in scheduler.reqs.values():
-        runs += runs_of(req.rid, req.kv.slots[req.kv.tree_len :])
-        runs += runs_of(req.rid, req.kv.side)
-    return runs
 
 
 def _request(scheduler: Scheduler, req: Req) -> SnapshotRequest:
@@ -132,4 +131,8 @@ def _request(scheduler: Scheduler, req: Req) -> SnapshotRequest:
         marks=scheduler.inputs.marks.of(
             np.concatenate([req.prompt, np.array(req.output_ids, dtype=np.int32)])
         ).tobytes(),
+        time_queued=req.time_received,
+        time_admitted=req.time_admitted or 0.0,
+        node=req.kv.node.id if req.kv.node is not None else 0,
+        match=req.match,
     )

@@ -59,10 +59,14 @@ export function playheadBar(store) {
   });
   step.addEventListener("focus", () => step.select());
   step.addEventListener("blur", () => update());
+  const player = playBar(store);
   const update = () => {
+    player.update();
     const words = `step ${count(store.step)}`;
     if (document.activeElement !== step && step.value !== words) step.value = words;
-    setText(ago, store.isLive ? "" : before(store.now - store.time));
+    const replay = !!store.replaying;
+    live.hidden = replay;
+    setText(ago, replay ? positionWords(store) : store.isLive ? "" : before(store.now - store.time));
     setText(live, store.isLive ? "● Live" : "Go live");
     live.classList.toggle("sgnb-is-live", store.isLive);
     live.setAttribute("aria-pressed", String(store.isLive));
@@ -70,7 +74,40 @@ export function playheadBar(store) {
     back.disabled = !store.history.steps.length;
   };
   update();
-  return { element: el("div", "sgnb-playhead", {}, back, step, next, ago, live), update };
+  return { element: el("div", "sgnb-playhead", {}, player.element, back, step, next, ago, live), update };
+}
+
+const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10];
+
+/** Play, pause, speed and position of a recording; hidden where an engine is shown. */
+function playBar(store) {
+  const speed = el("select", "sgnb-select sgnb-speed", { "aria-label": "Speed", onchange: () => store.playing && store.play(Number(speed.value)) }, SPEEDS.map(value => el("option", "", { value, selected: value === 1 }, `${value}×`)));
+  const toggle = el("button", "sgnb-button sgnb-play", { type: "button", onclick: () => (store.playing ? store.pause() : store.play(Number(speed.value))) }, "Play");
+  const position = el("input", "sgnb-position", { type: "range", min: 0, max: 1000, step: 1, "aria-label": "Position" });
+  const span = () => Math.max(1e-6, store.live.time - store.oldest);
+  position.addEventListener("input", () => {
+    store.pause();
+    store.goTo(store.oldest + (span() * Number(position.value)) / 1000);
+  });
+  position.addEventListener("keydown", event => event.stopPropagation());
+  const element = el("div", "sgnb-player", { hidden: true }, toggle, speed, position);
+  const update = () => {
+    element.hidden = !store.replaying;
+    if (!store.replaying) return;
+    setText(toggle, store.playing ? "Pause" : "Play");
+    if (store.playing) speed.value = String(store.playing);
+    const at = String(Math.round((1000 * (store.time - store.oldest)) / span()));
+    if (document.activeElement !== position || store.playing) position.value = at;
+    position.setAttribute("aria-valuetext", positionWords(store));
+  };
+  return { element, update };
+}
+
+/** `12.4 of 60.0 s`: where the playhead of a recording is. */
+export function positionWords(store) {
+  const whole = store.live.time - store.oldest;
+  const digits = whole < 10 ? 2 : 1;
+  return `${Math.max(0, store.time - store.oldest).toFixed(digits)} of ${whole.toFixed(digits)} s`;
 }
 
 /** The sentence and the one button of an empty view; null where there is something to show. */
@@ -89,6 +126,7 @@ export function emptyState(store, { start = null } = {}) {
         cover: !store.live.seq,
       };
     default:
+      if (store.replaying?.trouble) return { words: `The recording ends early: ${store.replaying.trouble}.`, button: null, cover: false };
       return null;
   }
 }

@@ -12,6 +12,8 @@
 //   store.isLive, store.goLive(), store.goTo(time), store.goToStep(n), store.stepBy(±1), store.eventBy(±1)
 //   store.selection, store.select({kind: "request"|"node"|"slot"|"step", id}) or select(null)
 //   store.ask(verb, args) → Promise          nodes, holders, prompt, memory, stats, requests, pause, step, resume, …
+//   store.replaying                          of a recording: {span: [first, last], file, end, trouble}; else null. Its end
+//                                            is "live". store.play(speed), store.pause(), store.playing: 0 or the speed
 //   store.phase                              "none" no engine · "empty" no data yet · "gap" catching up · "ok" · "gone"
 //   store.engineState, store.engineAt        the engine's word ("idle", "died", …) and since when (epoch seconds)
 // Data come in by messages of sgnb/widgets/telemetry.py, or by store.feedEvents() and store.load() (recordings).
@@ -19,15 +21,17 @@
 
 import { EngineState, History } from "./fold.js";
 import { asBytes, decode } from "./msgpack.js";
+import { pageId, registry } from "./registry.js";
 
 const KEEP_SECONDS = 600;
 const MAX_LOG_BYTES = 48 << 20;
 const MAX_CHECKPOINT_BYTES = 48 << 20;
 const CHECKPOINT_SECONDS = 5;
-const ACK_EVERY = 250; // ms, all stores of the page together
 const SILENCE = 5000; // ms without a message: subscribe anew
 const ASK_PATIENCE = 8000;
 const MAX_SPEAKERS = 64;
+const PLAY_EVERY = 33; // ms
+const REPLAY_BYTES = 4; // times as many bytes of the past are kept of a recording, and no limit of time
 
 export class Store {
   constructor(key) {
@@ -38,6 +42,8 @@ export class Store {
     this.engineState = "";
     this.engineAt = 0;
     this.gap = false;
+    this.replaying = null;
+    this.playing = 0;
     this._listeners = new Set();
     this._channels = [];
     this._visible = new Set();
@@ -72,7 +78,7 @@ export class Store {
 
   /** The newest moment, in seconds of the engine's clock. */
   get now() {
-    const gone = ["died", "stopped", "failed"].includes(this.engineState) || !this._clock.page;
+    const gone = this.replaying || ["died", "stopped", "failed"].includes(this.engineState) || !this._clock.page;
     const since = gone ? 0 : (performance.now() - this._clock.page) / 1000;
     return this._clock.engine + Math.min(since, 2);
   }
@@ -124,10 +130,32 @@ export class Store {
 
   /** Show the moment `time`; at or beyond the newest one it is live. */
   goTo(time) {
-    if (time >= this.live.time && !this._replaying) return this.goLive();
+    if (time >= this.live.time) return this.goLive();
     const bounded = Math.max(this.oldest, time);
     if (bounded === this.playhead) return;
     this.playhead = bounded;
+    this._tell("playhead");
+  }
+
+  /** Let the playhead run, `speed` seconds a second; from the beginning when it stands at the end. */
+  play(speed = 1) {
+    this.pause();
+    this.playing = speed;
+    if (this.isLive) this.goTo(this.oldest);
+    let last = performance.now();
+    this._player = setInterval(() => {
+      const now = performance.now();
+      this.goTo(this.time + ((now - last) / 1000) * this.playing);
+      last = now;
+      if (this.isLive) this.pause();
+    }, PLAY_EVERY);
+    this._tell("playhead");
+  }
+
+  pause() {
+    clearInterval(this._player);
+    if (!this.playing) return;
+    this.playing = 0;
     this._tell("playhead");
   }
 
@@ -229,6 +257,15 @@ export class Store {
     return true;
   }
 
+  /** Go on from a later snapshot of a recording: the events between are missing, what was before stays. */
+  loadPart(snapshot) {
+    this.live = EngineState.fromSnapshot(snapshot);
+    this.history.fromSnapshot(snapshot);
+    this._checkpoint();
+    this._setClock(snapshot.time);
+    this._tell("data");
+  }
+
   _setClock(time) {
     this._clock = { engine: time, page: performance.now() };
   }
@@ -240,12 +277,15 @@ export class Store {
     else entry.events = events;
     this._log.push(entry);
     this._logBytes += size;
-    const oldest = events[0].event.time - KEEP_SECONDS;
-    while (this._log.length > 1 && (this._logBytes > MAX_LOG_BYTES || this._log[0].time < oldest)) {
+    const oldest = this.replaying ? -Infinity : events[0].event.time - KEEP_SECONDS;
+    const most = this.replaying ? REPLAY_BYTES * MAX_LOG_BYTES : MAX_LOG_BYTES;
+    let cut = false;
+    while (this._log.length > 1 && (this._logBytes > most || this._log[0].time < oldest)) {
       this._logBytes -= this._log.shift().size;
+      cut = true;
     }
     // A checkpoint is of use only while the events after it are there.
-    while (this._checkpoints.length > 1 && this._checkpoints[0].seq + 1 < this._log[0].first) this._dropCheckpoint();
+    while (cut && this._checkpoints.length > 1 && this._checkpoints[0].seq + 1 < this._log[0].first) this._dropCheckpoint();
   }
 
   _dropCheckpoint(index = 0) {
@@ -304,6 +344,7 @@ export class Store {
 
   /** One channel of the page speaks for all its views. */
   _choose() {
+    if (!this._visible.size) this.pause();
     const wanted = this._visible.size > 0 && this._channels.length > 0;
     if (wanted && !this._speaker) {
       this._speaker = this._channels[0];
@@ -341,7 +382,13 @@ export class Store {
       this.engineAt = content.at;
       this._tell("state");
     } else if (content.k === "snapshot") {
-      this.load(decode(asBytes(buffers[0])));
+      const again = this.replaying && this.live.seq > 0;
+      if (content.replay) this.replaying = content.replay;
+      if (again) this.loadPart(decode(asBytes(buffers[0])));
+      else this.load(decode(asBytes(buffers[0])));
+    } else if (content.k === "replay") {
+      this.replaying = content.replay;
+      this._tell("state");
     } else if (content.k === "frames") {
       for (const buffer of buffers) if (!this._frame(asBytes(buffer))) break;
       this._tell("data");
@@ -378,7 +425,8 @@ export class Store {
         reject(new Error(`The kernel did not answer ${verb}.`));
       }, ASK_PATIENCE);
       this._asked.set(id, { resolve, reject, timer });
-      this._say({ k: "ask", id, verb, args }, entry);
+      const moment = this.replaying ? { at: this.time } : {};
+      this._say({ k: "ask", id, verb, args: { ...args, ...moment } }, entry);
     });
   }
 
@@ -401,7 +449,7 @@ export class Store {
       return true;
     }
     const silent = performance.now() - this._heard > SILENCE;
-    if (silent && !["died", "stopped", "failed"].includes(this.engineState)) this._subscribe();
+    if (silent && !this.replaying?.end && !["died", "stopped", "failed"].includes(this.engineState)) this._subscribe();
     return false;
   }
 }
@@ -413,42 +461,6 @@ function endOf(step) {
 
 function eventsOf(entry) {
   return entry.events ?? decode(entry.bytes).events;
-}
-
-// ---------------------------------------------------------------- the page's registry
-
-function pageId() {
-  return registry().page;
-}
-
-function registry() {
-  const slot = Symbol.for("sgnb.stores");
-  let found = globalThis[slot];
-  if (!found) {
-    const watched = new Set();
-    let timer = 0;
-    let turn = 0;
-    found = globalThis[slot] = {
-      page: Math.random().toString(36).slice(2, 12),
-      stores: new Map(),
-      // One acknowledgement per tick, whichever store has one due: at most four a second from the page.
-      watch(store) {
-        watched.add(store);
-        timer ||= setInterval(() => {
-          const list = [...watched];
-          if (!list.some(other => other._speaker)) {
-            clearInterval(timer);
-            timer = 0;
-            watched.clear();
-            return;
-          }
-          for (let i = 0; i < list.length; i++) if (list[(turn + i) % list.length].tick()) break;
-          turn++;
-        }, ACK_EVERY);
-      },
-    };
-  }
-  return found;
 }
 
 /** The page's store for a key; the same one for every view and bundle. */

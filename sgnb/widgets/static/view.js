@@ -207,7 +207,7 @@ export class View {
         this._detailsDirty = false;
         this._detailsAt = drawn;
         setText(this.titleFacts, this.facts());
-        setText(this.engineName, this.options.engine ? `engine ${this.options.engine}` : "");
+        setText(this.engineName, this.store.replaying ? this.store.replaying.file : this.options.engine ? `engine ${this.options.engine}` : "");
         this.details();
       } else if (!this._timer) {
         this._timer = setTimeout(() => {
