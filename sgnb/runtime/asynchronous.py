@@ -17,9 +17,12 @@ from types import FunctionType
 from typing import Any
 
 from sgnb.lang.position import internal
-from sgnb.runtime.core import Core, current_core
+from sgnb.runtime.core import CancelRun, Core, current_core
 
 internal(__name__)
+
+CANCEL_SECONDS = 2.0
+"""How long an interrupted ``async`` body may take to end."""
 
 
 def is_async(func: FunctionType) -> bool:
@@ -50,9 +53,9 @@ def awaits_here(core: Core, func: FunctionType) -> bool:
 
 
 def run_coroutine(core: Core, body: Coroutine[Any, Any, Any]) -> Any:
-    """Run ``body`` to its end; a cancelled run cancels it. Raises what it raises."""
+    """Run ``body`` to its end; a cancelled run cancels it, an interrupt cancels the run. Raises what it raises."""
 
-    async def main() -> Any:
+    async def main() -> tuple[Any, BaseException | None]:
         task = asyncio.ensure_future(body)
         loop = asyncio.get_running_loop()
 
@@ -64,10 +67,11 @@ def run_coroutine(core: Core, body: Coroutine[Any, Any, Any]) -> Any:
 
         forget = core.on_cancel(cancel)
         try:
-            return await task
-        except asyncio.CancelledError:
-            core.check_cancelled()
-            raise
+            return await task, None
+        except BaseException as error:  # handed on by hand: the loop's own frames are nothing to the reader
+            return None, CancelRun() if core.cancelled and isinstance(
+                error, asyncio.CancelledError
+            ) else error
         finally:
             forget()
 
@@ -75,7 +79,10 @@ def run_coroutine(core: Core, body: Coroutine[Any, Any, Any]) -> Any:
     try:
         # asyncio.run on the main thread would take interrupts for itself, and a blocking read there would not see them.
         aside = threading.current_thread() is threading.main_thread() or _loop_runs()
-        return _beside(lambda: asyncio.run(main())) if aside else asyncio.run(main())
+        value, error = _beside(core, lambda: asyncio.run(main())) if aside else asyncio.run(main())
+        if error is not None:
+            raise error
+        return value
     finally:
         core.loops -= 1
 
@@ -88,8 +95,8 @@ def _loop_runs() -> bool:
     return True
 
 
-def _beside(call: Callable[[], Any]) -> Any:
-    """``call()`` on a thread of its own, in this context; interruptible."""
+def _beside(core: Core, call: Callable[[], Any]) -> Any:
+    """``call()`` on a thread of its own, in this context. An interrupt stops the run, and with it the call."""
     out: list[Any] = []
     error: list[BaseException] = []
     done = threading.Event()
@@ -104,7 +111,12 @@ def _beside(call: Callable[[], Any]) -> Any:
 
     context = copy_context()
     threading.Thread(target=work, name="sgnb-async", daemon=True).start()
-    done.wait()
+    try:
+        done.wait()
+    except KeyboardInterrupt:
+        core.cancel()
+        done.wait(CANCEL_SECONDS)  # its ``finally`` blocks; one that hangs is left behind
+        raise
     if error:
         raise error[0]
     return out[0]

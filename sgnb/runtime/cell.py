@@ -14,10 +14,18 @@ from typing import Any
 from sgnb.backends.base import Backend
 from sgnb.errors import ProgramError, SgnbError
 from sgnb.lang.api import DSL_NAMES
-from sgnb.lang.frontend.cells import CellSource, check_cell, compile_cell, parse_cell
+from sgnb.lang.frontend.cells import (
+    VALUE_NAME,
+    CellSource,
+    check_cell,
+    compile_as_it_stands,
+    compile_cell,
+    parse_cell,
+)
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.passes import PASSES, Pass
 from sgnb.lang.position import CELL_PREFIX, internal
+from sgnb.runtime.asynchronous import finish_body
 from sgnb.runtime.core import Core
 from sgnb.runtime.function import function
 from sgnb.runtime.program import EAGER, hook_table
@@ -121,6 +129,8 @@ def shadowed(cell: CellSource, user_ns: Mapping[str, Any]) -> list[str]:
 def _compile(cell: CellSource) -> tuple[CodeType | None, str]:
     if EAGER.get():
         return None, "eager execution was asked for"
+    if cell.awaits:
+        return None, "it awaits"
     try:
         return compile_cell(cell), ""
     except (SyntaxError, RecursionError) as error:
@@ -128,12 +138,12 @@ def _compile(cell: CellSource) -> tuple[CodeType | None, str]:
 
 
 def _run_eagerly(core: Core, cell: CellSource, state: State, namespace: dict[str, Any]) -> Result:
-    code = compile(cell.tree, cell.filename, "exec", dont_inherit=True)
+    code = compile_as_it_stands(cell)
     saved = enter_state(state, True)
     eager, core.eager = core.eager, True
     try:
-        exec(code, namespace)
+        finish_body(core, eval(code, namespace))  # a coroutine, when it awaits
     finally:
         core.eager = eager
         leave_state(saved)
-    return Result(None)
+    return Result(namespace.pop(VALUE_NAME, None))

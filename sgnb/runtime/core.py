@@ -18,11 +18,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
-from sgnb.errors import Cancelled, SgnbError
+from sgnb.errors import Cancelled, ProgramError, SgnbError
 from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, SharedOp, heirs
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
-from sgnb.lang.position import internal, position_of
+from sgnb.lang.position import internal, place_of, position_of, user_frame
 from sgnb.runtime.collect import release_sessions
 from sgnb.runtime.credits import credits_of
 from sgnb.runtime.events import (
@@ -63,6 +63,8 @@ STOPPED = "This state was stopped; its text so far is kept."
 _numbers = itertools.count(1)
 
 
+_waits = threading.Lock()
+"""Guards ``Core.waits_for`` of all runs."""
 _current: ContextVar[Core | None] = ContextVar("sgnb_current_core", default=None)
 
 
@@ -173,6 +175,10 @@ class Core:
         """All variables the program can bind, when its graph shows them for certain."""
         self._done_callbacks: list[Callable[[], None]] = []
         self._cancel_callbacks: list[Callable[[], object]] = []
+        self.driving = 0
+        """The thread that executes the body now, or did last."""
+        self.waits_for: tuple[Core, Callable[[], bool]] | None = None
+        """Whose body this one's waits for, on its thread, and until when."""
         self.loops = 0
         """Event loops that ``async`` bodies of this run have open."""
 
@@ -458,6 +464,35 @@ class Core:
                 self.stop()
             raise
         return ready()
+
+    def wait_for_body(self, ready: Callable[[], bool]) -> None:
+        """Wait until ``ready()`` or the end of the body, which another thread executes.
+
+        Raises ProgramError when that body waits, directly or through others, for the program that asks.
+        """
+        wanted = lambda: ready() or self.body_done or self.cancelled  # noqa: E731
+        mine = current_core()
+        if mine is None or mine.driving != threading.get_ident():
+            self.wait(wanted)
+            return
+        with _waits:
+            mine.waits_for = (self, wanted)
+            other: Core | None = self
+            while other is not None and other is not mine:
+                found = other.waits_for
+                other = None if found is None or found[1]() else found[0]
+            if other is mine:
+                mine.waits_for = None
+                raise ProgramError(
+                    "This program and the one it reads from wait for each other: neither can go on.",
+                    hint="Read what is bound already, or let one of them end first.",
+                    position=position_of(place_of(user_frame())),
+                )
+        try:
+            self.wait(wanted)
+            mine.check_cancelled()
+        finally:
+            mine.waits_for = None
 
     def wait_plain(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block this thread until ``ready()``, cancelled or not; True if ready."""

@@ -264,7 +264,11 @@ class SglFunction:
     ) -> Run:
         """A Run that nobody drives yet."""
         defaults = self.defaults(options)
-        backend: Backend = require_backend(options["backend"])
+        caller = current_core()
+        given = options["backend"]
+        if given is None and caller is not None:
+            given = caller.backend  # what a program starts runs where it runs
+        backend: Backend = require_backend(given)
         core = Core(
             backend,
             title=self.__name__,

@@ -22,6 +22,7 @@ from sgnb.runtime.program import hook_table, inline_frame, twin_of
 from sgnb.runtime.scopes import StateTurn, VarScope
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Pause
+from sgnb.runtime.threads import carrying
 from sgnb.runtime.variables import Deferred, Slot, open_slots_of
 
 internal(__name__)
@@ -140,7 +141,7 @@ def _method(func: MethodType, names: tuple[Any, ...]) -> Any:
             if entry is not None:
                 return entry
     flush()
-    return func
+    return carrying(func) or func
 
 
 # ---------------------------------------------------------------- programs and helpers

@@ -59,7 +59,7 @@ class Reading:
         """The value or the Slot bound to ``name``. While the body still runs elsewhere, waits for it to be bound."""
         core = self.core
         if name not in self._values and core.elsewhere() and (core.names is None or name in core.names):
-            core.wait(lambda: name in self._values or core.body_done)
+            core.wait_for_body(lambda: name in self._values)
         try:
             return self._values[name]
         except KeyError:
@@ -133,7 +133,7 @@ class Reading:
     def _drain(self) -> None:
         core = self.core
         if core.elsewhere():
-            core.wait(lambda: core.body_done)
+            core.wait_for_body(lambda: False)
         core.flush()
         for slot in self.open_slots():
             slot.core.wait(lambda slot=slot: slot.settled)  # type: ignore[misc]
@@ -184,7 +184,7 @@ class Reading:
         """Wait until piece ``index`` is there; False when none will come."""
         core = self.core
         if len(self._pieces) <= index and core.elsewhere():
-            core.wait(lambda: len(self._pieces) > index or core.body_done)
+            core.wait_for_body(lambda: len(self._pieces) > index)
         return len(self._pieces) > index
 
     def _slot_iter(self, slot: Slot) -> Iterator[tuple[str, int, int]]:

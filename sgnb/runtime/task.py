@@ -8,6 +8,7 @@ stack. No locks and no waiting here.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Generator
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class Task:
     def go(self) -> Pause | None:
         """``advance`` in the task's own context."""
         assert self.context is not None
+        self.core.driving = threading.get_ident()
         return self.context.run(self.advance)
 
     def advance(self) -> Pause | None:

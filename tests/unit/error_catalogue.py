@@ -63,7 +63,7 @@ CATALOGUE: dict[str, dict[str, Case]] = {
         "only-comments": Case("# nothing yet", placed=False),
         "syntax": Case("s += gen('x'"),
         "return-outside": Case("return 1"),
-        "await-in-cell": Case("x = await tool()"),
+        "await-in-def": Case("def ask():\n    return await tool()\ns += ask()"),
         "yield-in-cell": Case("yield 1"),
         "import-star": Case("from math import *"),
         "unknown-name": Case("s += genn('x')"),

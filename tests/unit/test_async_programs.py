@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import traceback
 
 import pytest
 
 import sgnb as sgl
 from sgnb.backends.mock import HANG, MockBackend
+from sgnb.runtime.run import run_cell
 
 
 @pytest.fixture
@@ -158,3 +160,68 @@ def test_tools_of_async_programs_do_not_stop_other_runs(backend):
     assert time.monotonic() - begin < 20
     gate.set()
     assert [run.result(20).ret_value for run in runs] == ["value"] * 4
+
+
+# ---------------------------------------------------------------- cells that await
+
+
+def cell(text, backend, **names):
+    return run_cell(text, cell_name="3", user_ns={"tool": tool, "asyncio": asyncio, **names}, backend=backend)
+
+
+def test_a_cell_awaits_tools_runs_and_loops(backend):
+    run = cell(
+        """s += "a " + gen("x")
+found = await tool(s["x"])
+state = await ask.run_async("q")
+async for piece in ask.run_async("z"):
+    s += f"[{piece}]"
+texts = [text async for text in state.text_async_iter("y")]
+async with asyncio.Semaphore(1):
+    with user():
+        gen("u")
+    s += found
+await asyncio.gather(tool(1), tool(2))""",
+        backend,
+        ask=researcher,
+    )
+    run.drive(20)
+    assert run.log.since(0)[0].event.eager_reason == "it awaits"
+    assert run.value == ["<1>", "<2>"]
+    text = run.state.text()
+    assert text.startswith("a value[About z: ][value]")
+    assert text.endswith("<|im_start|>user\n<u><|im_end|>\n<value>")
+
+
+def test_a_cell_awaits_where_a_loop_already_runs(backend):
+    async def notebook():
+        run = cell("s += gen('x')\nawait tool(s['x'])", backend)
+        run.drive(20)
+        return run.value
+
+    assert asyncio.run(notebook()) == "<value>"
+
+
+def test_an_error_of_a_cell_that_awaits_has_the_cells_frames_alone(backend):
+    run = cell("s += 'a'\nword = await tool(1)\nraise ValueError(word)", backend)
+    with pytest.raises(ValueError, match="<1>") as caught:
+        run.drive(20)
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert files[-1] == "<sgl 3>" and not any("asyncio" in name for name in files)
+
+
+def test_cancelling_a_cell_ends_what_it_awaits(backend):
+    ended = threading.Event()
+    began = threading.Event()
+
+    async def slow():
+        try:
+            began.set()
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    run = cell("s += gen('hang')\nawait slow()", backend, slow=slow).start()
+    assert began.wait(20)
+    run.cancel()
+    assert ended.wait(20) and run.status == "stopped"

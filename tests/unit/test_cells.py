@@ -18,7 +18,7 @@ MISTAKES = {
     "s += gen('x'": (2, 8, "never closed", ""),
     "for": (2, 3, "Invalid syntax", ""),
     "return 1": (2, 0, "outside function", "last expression"),
-    "x = await f()": (2, 4, "cannot await", "run_async"),
+    "def f():\n    await g()": (3, 4, "outside async function", "async def"),
     "yield 1": (2, 0, "cannot yield", "list"),
     "from math import *": (2, 0, "import *", "Name what you import"),
     "s += genn('x')": (2, 5, "`genn` is not known", "Did you mean `gen`"),

@@ -33,6 +33,7 @@ from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.factory import compile_in_factory, imported_names, renamed
 from sgnb.lang.frontend.graph import span_of_node
 from sgnb.lang.frontend.rewrite import HOOKS, Rewriter
+from sgnb.lang.frontend.source import CO_COROUTINE
 from sgnb.lang.position import source_position
 
 CELL_FUNCTION = "_sg_cell_"
@@ -41,12 +42,13 @@ ROLE_NAMES = ("system", "user", "assistant")
 
 @dataclass(frozen=True, slots=True)
 class CellSource:
-    """A checked cell. ``code`` is its generator's; ``names`` are what it binds."""
+    """A checked cell. ``names`` are what it binds; ``awaits``: it is a coroutine's body."""
 
     tree: ast.Module
     filename: str
     names: frozenset[str]
     loaded: frozenset[str]
+    awaits: bool = False
 
 
 def parse_cell(source: str, filename: str) -> CellSource:
@@ -57,8 +59,8 @@ def parse_cell(source: str, filename: str) -> CellSource:
         )
     try:
         tree = ast.parse(source, filename)
-        _refuse_async(tree, filename)
-        compile(source, filename, "exec", dont_inherit=True)
+        _refuse_statements(tree, filename)
+        code = compile(source, filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         table = symtable.symtable(source, filename, "exec")
     except SyntaxError as error:
         raise _syntax_error(error, filename) from None
@@ -68,7 +70,7 @@ def parse_cell(source: str, filename: str) -> CellSource:
         raise ProgramError("The cell holds only comments.", hint="Write a program below them.")
     names = frozenset(_bound_names(tree, table))
     loaded = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
-    return CellSource(tree, filename, names, loaded)
+    return CellSource(tree, filename, names, loaded, bool(code.co_flags & CO_COROUTINE))
 
 
 def _syntax_error(error: SyntaxError, filename: str) -> ProgramError:
@@ -80,6 +82,8 @@ def _syntax_error(error: SyntaxError, filename: str) -> ProgramError:
     hint = "Correct the text at the caret."
     if "outside function" in message:
         hint = "A cell is a module: use `return` only inside a function. The last expression of the cell is its value."
+    elif "outside async function" in message:
+        hint = "A cell may await, a plain function may not: write `async def`, and await its call."
     position = SourcePosition(filename, line, col, end if end and end > col else None, text, in_cell=True)
     return ProgramError(f"{message[0].upper()}{message[1:]}.", hint=hint, position=position)
 
@@ -99,15 +103,8 @@ def own_scope(tree: ast.AST) -> Iterator[ast.AST]:
             todo += ast.iter_child_nodes(node)
 
 
-def _refuse_async(tree: ast.Module, filename: str) -> None:
+def _refuse_statements(tree: ast.Module, filename: str) -> None:
     for node in own_scope(tree):
-        if isinstance(node, ast.Await | ast.AsyncFor | ast.AsyncWith):
-            refuse(
-                node,
-                filename,
-                "A %%sgl cell cannot await.",
-                "Await in an ordinary cell: `await program.run_async(...)`.",
-            )
         if isinstance(node, ast.Yield | ast.YieldFrom):
             refuse(node, filename, "A %%sgl cell cannot yield.", "Collect the values in a list.")
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
@@ -328,7 +325,23 @@ def _nested(node: ast.AST, filename: str, inner: str, outer: str) -> NoReturn:
     )
 
 
-# ---------------------------------------------------------------- the generator
+# ---------------------------------------------------------------- what runs
+
+
+VALUE_NAME = "_sg_value_"
+"""Where a cell that runs as it stands leaves the value of its last expression."""
+
+
+def compile_as_it_stands(cell: CellSource) -> CodeType:
+    """The cell for an eager run: ``eval`` runs it over the cell's namespace, or gives a coroutine when it awaits."""
+    tree = copy.deepcopy(cell.tree)
+    last = tree.body[-1]
+    if isinstance(last, ast.Expr):
+        target = ast.Name(id=VALUE_NAME, ctx=ast.Store())
+        tree.body[-1] = ast.copy_location(ast.Assign(targets=[target], value=last.value), last)
+        ast.copy_location(target, last)
+    code: CodeType = compile(tree, cell.filename, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return code
 
 
 def compile_cell(cell: CellSource) -> CodeType:
