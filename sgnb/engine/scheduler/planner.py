@@ -144,8 +144,7 @@ class Planner:
                 if victim is None:
                     scheduler.recorder.note(req.rid, "deferred", *adder.refused)
                     return
-                ratio = scheduler.ratio.value
-                adder.note_suspended(victim, ratio)
+                adder.note_suspended(victim)
                 self.suspend(victim, "priority" if victim.priority < req.priority else "quantum")
 
     def _victim_of(self, req: Req) -> Req | None:

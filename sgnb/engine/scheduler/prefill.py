@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property
 
 from sgnb.config import EngineArgs
 from sgnb.engine.mem_cache.base import BaseAllocator, IntArray, common_length
@@ -105,8 +106,20 @@ class PrefillAdder:
         self._planned = 0
         self._leaders: dict[tuple[str, bytes], list[Req]] = {}
         self._relatives: dict[object, list[Req]] = {}
-        self._kin = Counter(req.family for req in waiting if req.family is not None)
-        self._reserved = sum(req.kv.lack(_expected(req, ratio)) for req in running)
+        self._waiting = waiting
+        self._ratio = ratio
+        self._admitted = 0
+        """Slots that those who enter in this pass will need in later ones."""
+
+    @cached_property
+    def _kin(self) -> Counter[object]:
+        """How many of the queue belong to each family."""
+        return Counter(req.family for req in self._waiting if req.family is not None)
+
+    @cached_property
+    def _owed(self) -> int:
+        """Slots that those who run are expected to need; not asked for in most passes of a full batch."""
+        return sum(req.kv.lack(_expected(req, self._ratio)) for req in self._running)
 
     @property
     def room(self) -> int:
@@ -126,9 +139,9 @@ class PrefillAdder:
             self.new_chunked = req
         if count > 0:
             self._take(req, count)
-            self._reserved += req.kv.lack(rest + _expected(req, 1.0)) - req.kv.lack(count)
+            self._admitted += req.kv.lack(rest + _expected(req, 1.0)) - req.kv.lack(count)
         else:
-            self._reserved += req.kv.lack(rest)
+            self._admitted += req.kv.lack(rest)
 
     def _chunk_of(self, req: Req, rest: int) -> int:
         """How much of a prompt this step computes: all that is left of it, or up to a page border."""
@@ -164,10 +177,10 @@ class PrefillAdder:
         saved = length - self._cache.peek(ids[:-1], req.kv.extra_key).length
         return leader if saved * max(followers, 1) >= MIN_SHARED else None
 
-    def note_suspended(self, req: Req, ratio: float) -> None:
-        """A running request made room: its row is free and what it held can be evicted."""
+    def note_suspended(self, req: Req) -> None:
+        """A running request is about to make room: its row will be free and what it holds can be evicted."""
+        self._owed -= req.kv.lack(_expected(req, self._ratio))
         self._running.remove(req)
-        self._reserved -= req.kv.lack(_expected(req, ratio))
         self._rows += 1
 
     def add_one_req(self, req: Req) -> bool:
@@ -180,7 +193,7 @@ class PrefillAdder:
         cached = req.kv.bind(req.fill_ids(), req.priority, req.match_limit)
         extend = req.prefill_len - cached
         alone = not self._running and not self.reqs and not self.ready
-        needs = req.kv.lack(extend + _expected(req, 1.0)) + self._reserved
+        needs = req.kv.lack(extend + _expected(req, 1.0)) + self._owed + self._admitted
         fits = needs <= self._holdable
         count = self._chunk_of(req, extend)
         if not (fits or (alone and req.kv.lack(extend) <= self._holdable)):
@@ -200,7 +213,7 @@ class PrefillAdder:
         if count < extend:
             self.new_chunked = req
         self._rows -= 1
-        self._reserved += req.kv.lack(extend + _expected(req, 1.0)) - req.kv.lack(count)
+        self._admitted += req.kv.lack(extend + _expected(req, 1.0)) - req.kv.lack(count)
         if extend:
             self._take(req, count)
         else:
