@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sgnb.backends.base import Backend, Sink, TemplateInfo, get_default_backend, set_default_backend
 from sgnb.backends.client import EngineClient
@@ -35,6 +35,12 @@ from sgnb.transport import encode
 
 _SHUTDOWN_SECONDS = 3.0
 _LOG_KEPT = 200
+
+
+class HasSession(Protocol):
+    """A ``State``."""
+
+    sid: str
 
 
 class Engine(Backend):
@@ -344,6 +350,15 @@ class Engine(Backend):
     def memory(self) -> dict[str, Any]:
         """Free KV slots, in how many runs, the longest, and what is pinned; in slots."""
         return self.client.control("memory")
+
+    def pin(self, state: HasSession) -> dict[str, Any]:
+        """Keep the KV of a state's text from being evicted until ``unpin``; at most half of the pool. ``pinned``: how many
+        slots. LimitError when the state has no session in this engine."""
+        return self.client.control("pin", {"sid": state.sid})
+
+    def unpin(self, state: HasSession) -> dict[str, Any]:
+        """Undo ``pin``."""
+        return self.client.control("unpin", {"sid": state.sid})
 
     def stacks(self) -> str:
         """What every thread of the engine's processes does now, as text; also of an engine that is stuck."""
