@@ -25,6 +25,7 @@ from sgnb.interrupts import InterruptGate, StoppedByUser
 from sgnb.knobs import KNOBS, LIVE
 from sgnb.runtime.explain import explain
 from sgnb.runtime.function import SglFunction
+from sgnb.runtime.run import Run
 from sgnb.runtime.saved import release_states, states
 from sgnb.runtime.state import State
 from sgnb.tap import Tap
@@ -251,9 +252,9 @@ class SglMagics(Magics):
         if not rest or len(rest) != (2 if rest[0] == "graph" else 1) or rest[0] not in views.KINDS:
             raise UsageError("%sgl view takes tree, kv, timeline, or graph and the name of a program")
         program = self.shell.user_ns.get(rest[1]) if len(rest) == 2 else None
-        if len(rest) == 2 and not isinstance(program, SglFunction):
+        if len(rest) == 2 and not isinstance(program, SglFunction | State | Run):
             raise UsageError(
-                f"%sgl view graph: {rest[1]!r} is not a program (@sgnb.function) of this notebook"
+                f"%sgl view graph: {rest[1]!r} is not a program (@sgnb.function) of this notebook, nor a state"
             )
         shown = views.view(rest[0], program)
         if output.display_mode(self.shell) == "terminal":

@@ -21,10 +21,13 @@ from sgnb.errors import NoEngine, SgnbError
 from sgnb.messages import RequestEvent, StepEvent
 from sgnb.recording import Recording, open_recording
 from sgnb.runtime.core import Core
-from sgnb.runtime.explain import explain_data, run_data
+from sgnb.runtime.explain import explain_data, progress_of, run_data
 from sgnb.runtime.function import SglFunction
+from sgnb.runtime.run import Run
+from sgnb.runtime.state import State
 from sgnb.widgets import tables
 from sgnb.widgets.engine_view import TITLES, EngineView
+from sgnb.widgets.graph_progress import GraphProgress
 from sgnb.widgets.replay import RecordedEngine, last_picture
 
 _PATIENCE = 5.0
@@ -46,17 +49,40 @@ def timeline(engine: Engine | None = None) -> EngineView:
     return _view("timeline", engine, _timeline)
 
 
-def graph(program: SglFunction, *args: Any, **kwargs: Any) -> EngineView:
-    """What each pass makes of ``program``. Needs no engine; arguments that are not given are their names in braces."""
+def graph(program: SglFunction | State | Run, *args: Any, **kwargs: Any) -> EngineView:
+    """What each pass makes of ``program``; needs no engine. Arguments that are not given are their names in braces.
+
+    Of a run, or a state that a cell bound with ``-o``: what the passes made of what it recorded, with its progress.
+    """
+    if not isinstance(program, SglFunction):
+        return run_graph(program.core)
     data = explain_data(program, *args, **kwargs)
     return EngineView("graph", None, lambda: tables.graph_table(data), data=data, live=_live())
 
 
 def run_graph(core: Core) -> EngineView:
     """What each pass made of the blocks that a run recorded. Needs no engine, and runs nothing again."""
-    return EngineView(
-        "graph", None, lambda: tables.graph_table(run_data(core)), data=run_data(core), live=_live()
-    )
+    data = run_data(core)
+    made = EngineView("graph", None, lambda: tables.graph_table(run_data(core)), data=data, live=_live())
+    if not core.finished and _live():
+        GraphProgress(made, data, _reader(core))
+    return made
+
+
+def _reader(core: Core) -> Callable[[], tuple[dict[str, Any], bool]]:
+    """What ``GraphProgress`` reads: each event of the run is looked at once."""
+    seq = 0
+    progress: dict[str, list[Any]] = {}
+
+    def read() -> tuple[dict[str, Any], bool]:
+        nonlocal seq, progress
+        ended = core.finished
+        entries = core.log.since(seq)
+        seq += len(entries)
+        progress = progress_of(entries, progress)
+        return progress, ended
+
+    return read
 
 
 def replay(path: str | Path) -> Replay:
@@ -126,7 +152,9 @@ _SHOWN = (StepEvent, RequestEvent)
 _numbers = itertools.count(1)
 
 
-def view(kind: str, program: SglFunction | None = None, engine: Engine | None = None) -> EngineView:
+def view(
+    kind: str, program: SglFunction | State | Run | None = None, engine: Engine | None = None
+) -> EngineView:
     """The view ``tree``, ``kv``, ``timeline`` or ``graph`` (of a program)."""
     if kind == "graph":
         if program is None:

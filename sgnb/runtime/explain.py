@@ -6,59 +6,112 @@ so a block here is one of a run whose generations answer with their names.
 
 from __future__ import annotations
 
+import linecache
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sgnb.lang.ir import Graph
 from sgnb.lang.passes import PASSES, PassRecord, optimize
 from sgnb.lang.position import internal
+from sgnb.lang.stages import stages_of
 from sgnb.runtime.core import Core
-from sgnb.runtime.events import RunStarted
+from sgnb.runtime.events import Entry, GenDelta, GenDone, GenFailed, GenQueued, RunStarted, StateFailed
 from sgnb.runtime.function import SglFunction
 
 internal(__name__)
 
+MAX_LINES = 400
+MAX_CHARS = 400
+
 
 def explain_data(program: SglFunction, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The explanation as plain data: ``name, compiled, reason, graph, graph_text, blocks, error``."""
+    """The explanation as plain data: ``name, compiled, reason, graph, graph_text, blocks, error``, and for the graph view
+    what ``lang.stages`` makes of it."""
     made = program.program
-    out: dict[str, Any] = {
-        "name": program.__name__,
-        "compiled": made.compiled is not None,
-        "reason": made.reason,
-        "graph": None if made.graph is None else made.graph.data(),
-        "graph_text": "" if made.graph is None else made.graph.text(),
-        "blocks": [],
-        "error": "",
-    }
+    out = _head(program.__name__, made.graph, made.compiled is not None, made.reason)
     records: list[Any] = []
     try:
         trace = program.trace(*args, passes=PASSES, pass_records=records, **kwargs)
     except Exception as error:
         out["error"] = f"{type(error).__name__}: {getattr(error, 'message', error)}"
-        return out
+        out["errors"] = [_error_data(error)]
+        return out | stages_of([], PASSES, made.graph, times=_times())
     out["trace"] = list(trace.lines())
     out["blocks"] = [[_record_data(record) for record in block] for block in records]
-    return out
+    return out | stages_of(trace.state.core.kept_blocks, PASSES, made.graph, times=_times())
 
 
 def run_data(core: Core) -> dict[str, Any]:
-    """The same of a run, from the blocks it recorded: nothing is executed again."""
+    """The same of a run, from the blocks it recorded: nothing is executed again. ``progress``: how far each request is."""
     started = next((e.event for e in core.log.since(0) if isinstance(e.event, RunStarted)), None)
     graph = started.graph if started is not None and isinstance(started.graph, Graph) else None
-    out: dict[str, Any] = {
-        "name": core.title,
-        "compiled": started is not None and not started.eager_reason,
-        "reason": "" if started is None else started.eager_reason,
-        "graph": None if graph is None else graph.data(),
-        "graph_text": "" if graph is None else graph.text(),
-        "blocks": [],
-        "error": "",
-    }
+    reason = "" if started is None else started.eager_reason
+    out = _head(core.title, graph, not reason, reason) | {"cell": core.cell}
     for ops in core.kept_blocks:
         records: list[PassRecord] = []
         optimize(ops, core.passes, records)
         out["blocks"].append([_record_data(record) for record in records])
+    out["progress"] = progress_of(core.log.since(0))
+    errors = [e.event.error for e in core.log.since(0) if isinstance(e.event, GenFailed | StateFailed)]
+    out["errors"] = list({data["text"]: data for data in map(_error_data, errors)}.values())
+    return out | stages_of(core.kept_blocks, core.passes, graph, times=_times())
+
+
+def progress_of(
+    entries: Iterable[Entry], before: Mapping[str, list[Any]] | None = None
+) -> dict[str, list[Any]]:
+    """Request → ``[state, tokens, limit]``, counted on from ``before``; ``state`` in queued, running, done, failed."""
+    out = {rid: list(told) for rid, told in (before or {}).items()}
+    for entry in entries:
+        match entry.event:
+            case GenQueued(rid=rid, max_new_tokens=limit):
+                out[rid] = ["queued", 0, limit]
+            case GenDelta(rid=rid, tokens=tokens) if rid in out:
+                out[rid][0] = "running"
+                out[rid][1] += tokens
+            case GenDone(rid=rid) if rid in out:
+                out[rid][0] = "done"
+            case GenFailed(rid=rid) if rid in out:
+                out[rid][0] = "failed"
     return out
+
+
+def _head(name: str, graph: Graph | None, compiled: bool, reason: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "cell": "",
+        "compiled": compiled,
+        "reason": reason,
+        "graph": None if graph is None else graph.data(),
+        "graph_text": "" if graph is None else graph.text(),
+        "source": _source(graph),
+        "blocks": [],
+        "errors": [],
+        "progress": {},
+        "error": "",
+    }
+
+
+def _source(graph: Graph | None) -> dict[str, str]:
+    """Line number → text, of the lines of the graph."""
+    if graph is None:
+        return {}
+    numbers = sorted({node.span.line for node in graph.walk()})[:MAX_LINES]
+    return {str(n): linecache.getline(graph.filename, n).rstrip("\n")[:MAX_CHARS] for n in numbers}
+
+
+def _error_data(error: BaseException) -> dict[str, Any]:
+    position = getattr(error, "position", None)
+    return {
+        "line": 0 if position is None else position.line,
+        "text": f"{type(error).__name__}: {getattr(error, 'message', error)}",
+    }
+
+
+def _times() -> bool:
+    """False where output must be byte-stable."""
+    return os.environ.get("SGNB_DETERMINISTIC", "") in ("", "0")
 
 
 def _record_data(record: PassRecord) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class EngineView:
         self._live = live
         self._store = store
         self._widget: EngineWidget | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         """Stable: the kind and the engine, no address."""
@@ -78,8 +79,18 @@ class EngineView:
             self._widget.on_msg(self._on_message)
         return self._widget
 
+    def update(self, data: Mapping[str, Any]) -> bool:
+        """Show other data; True while a widget is there or may still be opened."""
+        if self._closed:
+            return False
+        self._data = dict(data)
+        if self._widget is not None:
+            self._widget.data = self._data
+        return True
+
     def close(self) -> None:
         """Free the widget on both sides."""
+        self._closed = True
         if self._widget is not None:
             self._widget.close()
             self._widget = None

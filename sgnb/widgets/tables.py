@@ -216,17 +216,20 @@ def timeline_table(events: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def graph_table(data: Mapping[str, Any]) -> Table:
-    """The passes of a program, in order: what each did and why."""
+    """The passes of a program, in order: what each did and why that is allowed, or why it did nothing."""
     facts = "runs compiled" if data.get("compiled") else f"runs eagerly: {data.get('reason', '')}"
     table = Table(
-        "Graph", f"{data.get('name', '')}, {facts}", ["block", "pass", "instructions", "what it did"]
+        "Graph",
+        f"{data.get('name', '')}, {facts}",
+        ["", "pass", "nodes", "what it did", "why it is allowed"],
+        numbers=frozenset({0}),
     )
-    for number, block in enumerate(data.get("blocks", []), 1):
-        for record in block:
-            table.rows.append(
-                [str(number), record["pass"], f"{record['before']} → {record['after']}", str(record["why"])]
-            )
-    table.more = str(data.get("error", ""))
+    for number, record in enumerate(data.get("passes", [])):
+        table.rows.append([str(number), record["name"], record["note"], record["did"], record["why"]])
+    table.more = "; ".join(
+        f"Line {error['line']}: {error['text']}" if error["line"] else error["text"]
+        for error in data.get("errors", [])
+    )
     return table
 
 

@@ -332,3 +332,175 @@ def test_what_the_engine_notes_about_a_prompt_is_shown_once() -> None:
     fold = fold_of(log)
     assert [row.kind for row in fold.rows].count("note") == 1
     assert text_of(fold).count(note) == 1 and html_of(fold).count(note) == 1
+
+
+# ---------------------------------------------------------------- branches, choices, tokens
+
+
+def forked(*, ended: bool = True) -> ev.EventLog:
+    """A fork of two; the second branch's generation is under way unless ``ended``."""
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[7]", "7", "tiny"))
+    log.append(ev.StateOpened(1, ""))
+    log.append(ev.TextAppended(1, "Both read this. ", 1))
+    log.append(ev.StateOpened(2, "0", 1, 1))
+    log.append(ev.StateOpened(3, "1", 1, 1))
+    for state in (2, 3):
+        log.append(ev.TextAppended(state, f"Branch {state - 2}: ", 3))
+        log.append(ev.GenQueued(state, f"r{state}", "finding", 3, 120))
+        log.append(ev.GenQueued(state, f"s{state}", "severity", 4, 0, options=("high", "low")))
+    for state in (2, 3):
+        log.append(ev.GenStarted(f"r{state}"))
+        log.append(ev.GenDelta(f"r{state}", f"text {state - 2}", 2))
+        if state == 2 or ended:
+            log.append(ev.GenDone(f"r{state}", META))
+    log.append(ev.GenStarted("s2"))
+    if ended:
+        for state in (2, 3):
+            scores = {"choice": state - 2, "normalized_prompt_logprobs": [-0.1, -1.1]}
+            log.append(ev.GenDelta(f"s{state}", ("high", "low")[state - 2]))
+            log.append(ev.GenDone(f"s{state}", META | scores))
+        log.append(ev.TextAppended(1, "After. ", 6))
+        log.append(ev.RunFinished("finished", 0.8))
+    return log
+
+
+def test_branches_are_lanes_of_one_fork_row() -> None:
+    snapshot = fold_of(forked()).snapshot()
+    fork = next(row for row in snapshot["rows"] if row["kind"] == "fork")
+    assert (fork["role"], fork["arms"], fork["lane"]) == ("fork 2", [1, 2], 0)
+    assert [lane["name"] for lane in snapshot["lanes"]] == ["", "0", "1"]
+    assert {lane["fork"] for lane in snapshot["lanes"][1:]} == {snapshot["rows"].index(fork)}
+    assert [row["lane"] for row in snapshot["rows"]] == [0, 0, 1, 2, 0]
+    assert [lane["words"] for lane in snapshot["lanes"][1:]] == ["done", "done"]
+    assert snapshot["lanes"][1]["values"] == [["severity", "high", "0.73"]]
+
+
+def test_a_branch_says_in_words_where_it_is() -> None:
+    fold = fold_of(forked(ended=False))
+    lanes = fold.snapshot()["lanes"]
+    assert [(lane["state"], lane["words"]) for lane in lanes[1:]] == [
+        ("running", "scoring 2 choices"),
+        ("running", "decoding"),
+    ]
+    assert fold.facts()[0] == "0 of 2 branches done"
+    rows = {row["lane"]: row for row in fold.snapshot()["rows"] if row["costs"]}
+    assert rows[2]["costs"][1]["parts"] == ["starts when finding ends"]
+    assert rows[1]["costs"][1]["parts"] == ["scoring 2 choices"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_deltas_of_branches_add_up_to_the_snapshot(seed: int) -> None:
+    dice = random.Random(seed)
+    entries = forked().since(0)
+    fold = ProgramFold(times=False)
+    doc = fold.snapshot()
+    while entries:
+        cut = dice.randint(1, 3)
+        fold.feed(entries[:cut])
+        entries = entries[cut:]
+        delta = fold.delta()
+        apply(doc, delta)
+        for number, lane in delta["lanes"]:
+            doc["lanes"][number : number + 1] = [lane]
+    whole = fold_of(forked(), times=False).snapshot()
+    assert doc["rows"] == whole["rows"]
+    assert doc["lanes"] == whole["lanes"]
+
+
+def test_the_static_form_lists_branches_in_source_order_with_every_choice() -> None:
+    lines = text_of(fold_of(forked())).splitlines()
+    heads = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert heads == ["text:", "branch 0:", "branch 1:", "text:"]
+    assert "    severity = high (0.73), low 0.27" in lines
+    assert "<b>severity</b> = low (0.27), high 0.73" in html_of(fold_of(forked()))
+
+
+def test_many_options_are_counted_and_the_winner_is_among_the_shown() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("c", "7", "m"))
+    options = tuple(f"o{n}" for n in range(40))
+    log.append(ev.GenQueued(1, "r", "pick", 2, 0, options=options))
+    log.append(ev.GenDone("r", META | {"choice": 30, "normalized_prompt_logprobs": [-1.0] * 40}))
+    cost = fold_of(log).rows[0].costs[0]
+    assert [text for _, text, _ in cost.shown_options()] == [*options[:11], "o30"]
+    assert cost.more_options() == "28 more choices"
+    assert "o30" in text_of(fold_of(log)) and "28 more choices" in text_of(fold_of(log))
+
+
+def test_why_not_is_offered_below_nine_tenths_only() -> None:
+    for cached, prompt, why in ((20, 31, "Why not 31?"), (312, 340, ""), (0, 1460, "Why not 1\u2009460?")):
+        fold = fold_of(a_log(meta={**META, "cached_tokens": cached, "prompt_tokens": prompt}))
+        assert fold.rows[1].costs[0].why() == why
+
+
+def test_forced_tokens_are_counted_and_the_stop_names_the_shape() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("c", "7", "m"))
+    for rid, shape in (("a", "JSON schema Verdict"), ("b", "regex"), ("c", "EBNF grammar")):
+        log.append(ev.GenQueued(1, rid, rid, 2, 64, shape=shape))
+        meta = {"completion_tokens": 34, "forced_tokens": 16, "finish": "grammar"}
+        log.append(ev.GenDone(rid, meta | {"finish_reason": {"type": "stop"}}))
+    log.append(ev.RunFinished("finished", 0.5))
+    fold = fold_of(log)
+    assert [cost.parts(times=False, stopped=False) for cost in fold.costs()] == [
+        ["34 tok, 16 forced", "JSON complete"],
+        ["34 tok, 16 forced", "regex complete"],
+        ["34 tok, 16 forced", "EBNF complete"],
+    ]
+    assert fold.summary()[1] == ["102", "tok generated, 48 of them forced"]
+
+
+def test_tokens_know_their_part_of_the_text_also_across_characters() -> None:
+    from sgnb.backends.base import TokenInfo
+
+    log = a_log(ended=False)
+    grin = "\U0001f600".encode()
+    tokens = (
+        TokenInfo(5, -0.1, ((-0.1, 5), (-2.0, 6)), b" ok"),
+        TokenInfo(7, None, (), grin[:2]),
+        TokenInfo(8, -3.0, (), grin[2:], 3, 9, True),
+    )
+    log.append(ev.GenDelta("r1", " ok\U0001f600", 3, (), tokens))
+    fold = fold_of(log)
+    marks = fold.snapshot()["rows"][1]["segs"][1]["marks"]
+    assert marks == [3, 0.905, 0, 0, -1.0, 0, 2, 0.05, 3]
+    assert fold.token("r1", 2) == {
+        "id": 8,
+        "logprob": -3.0,
+        "top": [],
+        "allowed": 3,
+        "ruled_out": 9,
+        "forced": True,
+        "count": 6,
+        "step": -1,
+    }
+    assert fold.token("r1", 3) is None and fold.token("nobody", 0) is None
+
+
+def test_what_waits_for_a_join_is_said() -> None:
+    import ast
+
+    from sgnb.lang.frontend.graph import parse_program
+
+    source = (
+        "\n"
+        "forks = s.fork(2)\n"
+        'forks += gen("finding")\n'
+        'forks += select("severity", ["high", "low"])\n'
+        "forks.join()\n"
+        "merged = merge(forks)\n"
+        's += user(merged) + assistant(gen("verdict", json_schema=Verdict, max_tokens=64))\n'
+    )
+    graph = parse_program(ast.parse(source), filename="cell", name="[1]")
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[1]", "1", "m", graph))
+    for entry in forked(ended=False).since(0)[1:]:
+        log.append(entry.event)
+    steps = [(step["role"], step["text"], step["note"]) for step in fold_of(log).pending()]
+    assert steps == [
+        ("join", "", "waiting for branches 0 and 1"),
+        ("", "merged = merge(forks)", "line 6, runs in Python after the join"),
+        ("user", "{merged}", ""),
+        ("assistant", "verdict", "not started · JSON schema Verdict · ≤\u200964 tok"),
+    ]

@@ -9,7 +9,8 @@ const HELLO_EVERY = 1000;
 
 function render({ model, el: root }) {
   const host = el("div");
-  root.append(host);
+  const opened = el("div");
+  root.append(host, opened);
   const view = new ProgramView(host, message => model.send(message));
   let doc = fromSnapshot(model.get("snapshot") ?? {});
   let dirty = null; // set of rows to draw at the next frame; "all" after a snapshot
@@ -83,8 +84,8 @@ function render({ model, el: root }) {
       place.remove();
     });
     place.append(made.el, close);
-    view.opened.querySelector(`[data-kind="${kind}"] button:last-child`)?.click();
-    view.opened.append(place);
+    opened.querySelector(`[data-kind="${kind}"] > button`)?.click();
+    opened.append(place);
     place.scrollIntoView({ block: "nearest" });
   };
   const watcher = new IntersectionObserver(entries => {
@@ -105,6 +106,7 @@ function render({ model, el: root }) {
     detach?.();
     view.dispose();
     host.remove();
+    opened.remove();
   };
 }
 

@@ -45,8 +45,7 @@ export class ProgramView {
     this.list.append(this.lanes.get(0), this.pending);
     this.region = liveRegion();
     this.region.element.classList.add("sgnb-live");
-    this.opened = el("div", "sgnb-opened-views");
-    root.append(this.head.element, this.head.summary, this.list, this.head.legend, this.opened, this.region.element);
+    root.append(this.head.element, this.head.summary, this.list, this.head.legend, this.region.element);
     this.inspector = new Inspector(this);
     this.pinned = true;
     this.list.addEventListener(
