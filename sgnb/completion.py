@@ -12,11 +12,13 @@ from typing import Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
 
+from sgnb import panel_edit
 from sgnb.lang import api
 
 _LINE = re.compile(r"^\s*%sgl\b(.*)$")
 _CELL = re.compile(r"^\s*%%sgl\b(.*)$")
-_OPEN_CALL = re.compile(r"(\w+)\(([^()]*)$")
+_SUBSCRIPT = re.compile(r"\w\[\s*[\"'][^\"']*$")
+_OPEN_CALL = re.compile(r"(\w+)\((?:[^()]|\([^()]*\))*$")
 
 
 def body_names() -> list[str]:
@@ -57,11 +59,7 @@ def candidates(
     if match := _CELL.match(first):
         if line.lstrip().startswith("%%sgl"):
             return list(cell_options)
-        call = _OPEN_CALL.search(before)
-        if call and call.group(1) == "gen":
-            names = ["name", *api.GEN_PARAMS]
-            return [*(f"{name}=" for name in names), *body_names()]
-        return body_names()
+        return _body_candidates(text, before)
     if match := _LINE.match(before):
         done = match.group(1).split()
         if not before.endswith(" ") and done:
@@ -71,6 +69,19 @@ def candidates(
         after = (done[0], done[-1])
         return list((values or {}).get(after, commands.get(done[0], ())))
     return []
+
+
+def _body_candidates(text: str, before: str) -> list[str]:
+    """Names in the body of a cell: variables within ``s["…``, parameters within a call, the language's and its own."""
+    if _SUBSCRIPT.search(before):
+        return panel_edit.variable_names(text)
+    body = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("%%sgl"))
+    names = [*body_names(), *panel_edit.bound_names(body)]
+    call = _OPEN_CALL.search(before)
+    parameters = panel_edit.language()["parameters"].get(call.group(1), {}) if call else {}
+    if call and call.group(1) == "gen":
+        parameters = dict.fromkeys(["name", *api.GEN_PARAMS])
+    return [*(f"{name}=" for name in parameters if name != "more"), *names]
 
 
 def fragment_of(before: str) -> str:

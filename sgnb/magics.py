@@ -15,7 +15,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from sgnb import completion, debug_table, knob_words, magic_options, panel, views
+from sgnb import completion, debug_table, knob_words, magic_options, panel, panel_state, views
 from sgnb import controls as control
 from sgnb.backends.base import Backend, get_default_backend
 from sgnb.cell import CellOptions, CellRun
@@ -148,7 +148,7 @@ class SglMagics(Magics):
             print(words.visible(str(engine.error)))
         if engine.state in ("idle", "running"):
             stats = engine.stats()
-            for name, value in panel.five_numbers(stats):
+            for name, value in panel_state.five_numbers(stats):
                 print(f"  {name:<10} {value}")
             print("\n".join(knob_words.status_lines(stats)))
 

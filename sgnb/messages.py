@@ -735,6 +735,8 @@ class EngineStats(Wire, frozen=True, kw_only=True, tag="stats"):
     """Requests whose grammar is not ready."""
     num_paused_reqs: int = 0
     """Requests that a paused scheduler holds."""
+    paused: bool = False
+    """The scheduler is held between two steps, with requests or without."""
     fork_rate: float = 0.0
     """Forked children a second, over the last 60 s."""
     num_half_filled_tokens: int = 0

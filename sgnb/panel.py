@@ -1,9 +1,10 @@
-"""Kernel side of the JupyterLab side panel: what it shows and what its buttons do.
+"""Kernel side of the JupyterLab side panel: its comm, its buttons, its docked views, its editing help.
 
 Notebook process. ``magics.load`` starts one ``PanelHub``; each panel that opens the comm target gets a ``PanelComm``,
 which the kernel's one publisher serves (at most two states a second). Comm handlers run on a subshell thread while a
 cell runs, or on the main thread between cells; they only queue work for one command thread, so a slow engine blocks
-neither. Telemetry is subscribed only while a panel is attached. Nothing is printed.
+neither. Telemetry is subscribed only while a panel is attached. What a state says is ``panel_state``'s, what a cell's text
+says ``panel_edit``'s. Nothing is printed.
 
 Target ``sgnb.telemetry.v1``, opened by the page. Where sgnb is not loaded there is no such target and the kernel closes
 the comm at once. ``load`` also opens a comm of target ``sgnb.announce.v1`` from the kernel, data ``{"version": 1}``: a
@@ -12,26 +13,34 @@ panel that waits attaches then.
 Kernel → panel, JSON::
 
     {"kind": "state", "seq": 7,
-     "engine": null | {"name": "main", "state": "starting|idle|running|died|stopped|failed",
+     "engine": null | {"name": "main", "state": "starting|idle|running|stuck|died|stopped|failed",
+                       "key": "…",                   (names the page's store of this engine)
                        "model": "…", "dtype": "bfloat16", "device": "cpu", "attention": "torch_native",
                        "slots": 65536,               (0 while unknown)
-                       "since": 1718000000.0,        (epoch seconds of the last change of state)
+                       "since": 1718000000.0,        (epoch seconds: of its start, of its readiness, or of its end)
                        "owner": true,                (false: another notebook's engine, attached)
-                       "error": "", "trouble": "",
+                       "paused": false, "policy": "lpm",
+                       "error": "", "trouble": "",   (trouble: since when no step ended, and who does not answer)
                        "steps": [{"step": "weights", "done": 71000000, "total": 145000000, "seconds": 1.2}]},
-     "stats": null | {"tokens_per_s": 109.0, "running": 1, "waiting": 0, "kv_used": 812, "kv_total": 65536,
-                      "reused": 0.9},                (share 0..1 of the prompt tokens of the last 60 s)
-     "engines": ["main"], "log": ["…", "…"], "message": ""}
+     "stats": null | {"tokens_per_s": 109.0, "running": 1, "waiting": 0, "kv_used": 812, "kv_locked": 300,
+                      "kv_total": 65536, "reused": 0.9},   (share 0..1 of the prompt tokens of the last 60 s)
+     "requests": [{"rid": "c1.r7", "name": "15.0 tip", "words": "decode 88"}], "more": 2,
+     "full": null | {"waiting": 14, "oldest": 6.2, "holder": "13 summary", "slots": 5210, "cell": "13", "rids": ["…"]},
+     "lost": 0,                                      (requests that failed when the engine ended)
+     "engines": [{"name": "main", "model": "…", "state": "idle"}], "log": ["…", "…"], "message": ""}
     {"kind": "log", "lines": ["…"]}                  (answer to the verb log)
+    {"kind": "answer", "id": 3, "data": …}           (to check, language, knobs and report), or "error": "…"
+    {"k": …, "key": …}                               what ``widgets.telemetry`` sends to docked views
 
-A state is sent when something changed, at least every 4 s. ``message`` says what a button did, for 4 s; else, while
-no step of the engine ends, ``engine.trouble``: since when, and who does not answer.
+A state is sent when something changed, at least every 4 s. ``message`` says what a button did, for 4 s.
 
 Panel → kernel, JSON: ``{"verb": "ping"}`` every 5 s (after 15 s without one the panel is dropped), ``"ack"`` (as a ping),
 ``"launch"`` (``model``, ``args`` of EngineArgs), ``"stop"``, ``"restart"``, ``"flush"``, ``"abort_all"``,
-``"attach"`` (``name``), ``"set"`` (``knobs``: values by name), ``"pause"``, ``"step"`` (``count``), ``"resume"``,
-``"log"`` (``lines``, 200 unless given), ``"knobs"``: answered by ``{"kind": "knobs", "rows": [...]}``, one for each live
-knob: ``name, kind, value, unit, choices, low, high, legal, what``.
+``"abort"`` (``rids``, ``name``), ``"attach"`` (``name``), ``"set"`` (``knobs``: values by name, or their texts),
+``"pause"``, ``"step"`` (``count``), ``"resume"``, ``"log"`` (``lines``, 200 unless given). Questions carry an ``id``:
+``"knobs"`` (the live ones: ``name, kind, value, unit, choices, low, high, legal, what``), ``"report"`` (``name, text``),
+``"check"`` (``source`` of a cell: its mistakes), ``"language"`` (its names and their meaning), ``"graph"`` (``source`` of a
+cell: of the program in it, or null). ``{"k": …, "key": …}`` goes to the engine's feed.
 """
 
 from __future__ import annotations
@@ -43,12 +52,16 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sgnb import knob_words
+from sgnb import knob_words, panel_edit
 from sgnb.controls import ALIVE, Controls
-from sgnb.errors import SgnbError
+from sgnb.errors import EngineError, SgnbError
+from sgnb.knobs import find_knob
+from sgnb.panel_state import EngineWatch, report_text
 from sgnb.widgets import words
 from sgnb.widgets.comms import answer_on_any_shell
+from sgnb.widgets.engine_view import store_key
 from sgnb.widgets.publisher import get_publisher
+from sgnb.widgets.telemetry import EngineFeed, feed_of
 
 TARGET = "sgnb.telemetry.v1"
 ANNOUNCE = "sgnb.announce.v1"
@@ -56,8 +69,8 @@ STATE_EVERY = 0.5
 KEEPALIVE = 4.0
 DROP_AFTER = 15.0
 MESSAGE_SECONDS = 4.0
-LOG_EVERY = 1.0
 MAX_LOG_LINES = 1000
+STACKS_SECONDS = 3.0
 
 logger = logging.getLogger("sgnb")
 
@@ -73,10 +86,8 @@ class PanelHub:
         self._worker: threading.Thread | None = None
         self._manager: Any = None
         self._announce: Any = None
-        self._watched: Any = None
-        self._unwatch: list[Callable[[], None]] = []
-        self._since: tuple[object, str, float] = (None, "", 0.0)
-        self._log: tuple[float, list[str]] = (0.0, [])
+        self._watched: EngineWatch | None = None
+        self._names: Mapping[str, Any] = {}
         self._message: tuple[float, str] = (0.0, "")
         self._unlisten = controls.listen(self.wake)
 
@@ -84,6 +95,7 @@ class PanelHub:
         """Register the comm target and announce it; outside a kernel there is nothing to do."""
         if getattr(shell, "kernel", None) is None:
             return
+        self._names = getattr(shell, "user_ns", {})
         import comm  # noqa: PLC0415  only kernels have it, and it must not load before ipykernel chose its classes
 
         self._manager = comm.get_comm_manager()
@@ -126,7 +138,7 @@ class PanelHub:
                 self._panels.remove(panel)
             last = not self._panels
         if last:
-            self._watch(None)
+            self.watch(None)
 
     def wake(self) -> None:
         """Something changed: every panel gets a state soon."""
@@ -150,18 +162,40 @@ class PanelHub:
 
     def _run(self, verb: str, data: Mapping[str, Any], panel: PanelComm) -> None:
         try:
+            if verb in _QUESTIONS:
+                answer = {"kind": "answer", "id": data.get("id"), "data": self._answer(verb, data)}
+                panel.send(answer)
+                return
             said = self._carry_out(verb, data, panel)
             if said:
                 self.say(said)
         except SgnbError as error:
-            self.say(words.visible(" ".join(filter(None, [error.message, error.hint]))))
+            self._failed(verb, data, panel, " ".join(filter(None, [error.message, error.hint])))
         except Exception as error:  # a button must say what went wrong, whatever it was
             logger.debug("panel command %s", verb, exc_info=True)
-            self.say(words.visible(f"{verb} failed: {error}"))
+            self._failed(verb, data, panel, f"{verb} failed: {error}")
         self.wake()
+
+    def _failed(self, verb: str, data: Mapping[str, Any], panel: PanelComm, why: str) -> None:
+        if verb in _QUESTIONS:
+            panel.send({"kind": "answer", "id": data.get("id"), "error": words.visible(why)})
+        else:
+            self.say(words.visible(why))
 
     def _carry_out(self, verb: str, data: Mapping[str, Any], panel: PanelComm) -> str:
         controls = self.controls
+        simple: dict[str, Callable[[], str]] = {
+            "stop": controls.stop,
+            "restart": lambda: f"Restarting engine {controls.restart().name}.",
+            "flush": controls.flush,
+            "abort_all": controls.abort_all,
+            "attach": lambda: f"Attached engine {controls.attach(str(data.get('name', ''))).name}.",
+            "pause": controls.pause,
+            "resume": controls.resume,
+            "step": lambda: controls.step(data.get("count", 1)),
+        }
+        if verb in simple:
+            return simple[verb]()
         if verb == "launch":
             args = data.get("args") or {}
             model = data.get("model") or None
@@ -169,25 +203,13 @@ class PanelHub:
                 None if model is None else str(model), **{str(k): v for k, v in args.items()}
             )
             return f"Starting engine {engine.name}."
-        if verb == "stop":
-            return controls.stop()
-        if verb == "restart":
-            return f"Restarting engine {controls.restart().name}."
-        if verb == "flush":
-            return controls.flush()
-        if verb == "abort_all":
-            return controls.abort_all()
-        if verb == "attach":
-            return f"Attached engine {controls.attach(str(data.get('name', ''))).name}."
-        if verb in ("pause", "resume"):
-            return controls.pause() if verb == "pause" else controls.resume()
-        if verb == "step":
-            return controls.step(data.get("count", 1))
+        if verb == "abort":
+            rids = [str(rid) for rid in data.get("rids") or ()][:4096]
+            controls.require().abort(rids=rids)
+            name = words.visible(str(data.get("name") or ""))
+            return f"Aborted {name or _requests(len(rids))}."
         if verb == "set":
-            return controls.set_knobs(dict(data.get("knobs") or {}))
-        if verb == "knobs":
-            panel.send({"kind": "knobs", "rows": knob_words.knob_rows(controls.require().knobs())})
-            return ""
+            return self._set(dict(data.get("knobs") or {}))
         if verb == "log":
             wanted = data.get("lines", 200)
             number = min(MAX_LOG_LINES, max(1, wanted)) if isinstance(wanted, int) else 200
@@ -197,68 +219,87 @@ class PanelHub:
             return ""
         return f"Unknown command {words.visible(verb)!r}."
 
+    def _set(self, given: dict[str, Any]) -> str:
+        """Texts come from input fields and are read as after ``%sgl set``."""
+        values = {
+            str(name): find_knob(str(name), live=True).parse(value) if isinstance(value, str) else value
+            for name, value in given.items()
+        }
+        said = self.controls.set_knobs(values)
+        if [*values] == ["schedule_policy"]:
+            return f"Policy is now {values['schedule_policy']}."
+        return said
+
+    def _answer(self, verb: str, data: Mapping[str, Any]) -> Any:
+        if verb == "graph":
+            return panel_edit.graph_of(str(data.get("source") or ""), self._names)
+        if verb == "language":
+            return panel_edit.language()
+        engine = self.controls.require()
+        if verb == "knobs":
+            return knob_words.knob_rows(engine.knobs())
+        try:
+            stacks = str(engine.client.control("stacks", timeout=STACKS_SECONDS)["stacks"])
+        except EngineError as error:  # it ended, or nothing of it answers
+            stacks = error.message
+        when = time.strftime("%Y-%m-%d-%H%M%S")
+        return {
+            "name": f"sgnb-report-{engine.name}-{when}.txt",
+            "text": report_text(engine, self._watched, stacks=stacks),
+        }
+
+    def check(self, source: object) -> list[dict[str, Any]]:
+        """The mistakes in a cell's text; on a comm's thread, which may be beside a running cell."""
+        return panel_edit.check_source(source, tuple(self._names)) if isinstance(source, str) else []
+
     # ------------------------------------------------------------ the state
 
     def state(self) -> dict[str, Any]:
         """What a panel shows now, without its number."""
         engine = self.controls.current()
-        self._watch(engine)
+        watch = self.watch(engine)
         said, text = self._message
-        trouble = words.visible(engine.trouble) if engine is not None else ""
+        empty: dict[str, Any] = {
+            "engine": None, "stats": None, "requests": [], "more": 0, "full": None, "lost": 0,
+            "log": [],
+        }  # fmt: skip
         return {
             "kind": "state",
-            "engine": None if engine is None else self._engine(engine),
-            "stats": None if engine is None else stats_of(engine.last_stats),
-            "engines": [record.name for record in self.controls.records()],
-            "log": [] if engine is None else self._tail(engine),
-            "message": text if time.monotonic() - said < MESSAGE_SECONDS else trouble,
-        }
-
-    def _engine(self, engine: Any) -> dict[str, Any]:
-        state = str(engine.state)
-        if self._since[:2] != (engine, state):
-            self._since = (engine, state, time.time())
-        info = engine.info
-        return {
-            "name": engine.name,
-            "state": "running" if state == "stuck" else state,
-            "trouble": words.visible(engine.trouble),
-            "model": words.visible(engine.model_name),
-            "dtype": info.dtype if info else "",
-            "device": info.device if info else "",
-            "attention": info.attention_backend if info else "",
-            "slots": info.max_total_tokens if info else 0,
-            "since": self._since[2],
-            "owner": bool(engine.owner),
-            "error": words.visible(str(engine.error)) if engine.error else "",
-            "steps": [
-                {"step": p.step, "done": p.done, "total": p.total, "seconds": round(p.seconds, 2)}
-                for p in latest_steps(engine.progress)
+            **(empty if watch is None else watch.state()),
+            "engines": [
+                {"name": record.name, "model": words.visible(record.model), "state": record.state}
+                for record in self.controls.records()
             ],
+            "message": text if time.monotonic() - said < MESSAGE_SECONDS else "",
         }
 
-    def _tail(self, engine: Any) -> list[str]:
-        now = time.monotonic()
-        if now - self._log[0] >= LOG_EVERY:
-            try:
-                self._log = (now, [words.visible(line) for line in engine.log(2)])
-            except (OSError, SgnbError):  # its folder is gone: the last lines stay
-                self._log = (now, self._log[1])
-        return self._log[1]
-
-    def _watch(self, engine: Any) -> None:
-        """Subscribe to the current engine, and to no other."""
+    def watch(self, engine: Any) -> EngineWatch | None:
+        """Watch the current engine, and no other."""
         with self._lock:
-            if engine is self._watched or (engine is not None and not self._panels):
-                return
-            ends, self._unwatch, self._watched = self._unwatch, [], engine
-        for end in ends:
-            end()
-        if engine is not None and engine.state in ALIVE:
-            self._unwatch = [
-                engine.subscribe(lambda _event: self.wake()),
-                engine.on_state(lambda *_: self.wake()),
-            ]
+            old = self._watched
+            if old is not None and old.engine is engine:
+                return old
+            if engine is not None and not self._panels:
+                engine = None
+            self._watched = EngineWatch(engine, self.wake) if engine is not None else None
+            made = self._watched
+        if old is not None:
+            old.close()
+        return made
+
+    def feed(self, key: str) -> EngineFeed | None:
+        """The current engine's feed, if it is the one that ``key`` names and is there."""
+        engine = self.controls.current()
+        if engine is None or engine.state not in ALIVE or store_key(engine.name, engine.pid) != key:
+            return None
+        return feed_of(engine)
+
+
+_QUESTIONS = frozenset({"knobs", "report", "language", "graph"})
+
+
+def _requests(number: int) -> str:
+    return f"{words.count(number)} request{'' if number == 1 else 's'}"
 
 
 class PanelComm:
@@ -274,6 +315,7 @@ class PanelComm:
         self._sent_at = 0.0
         self._last: dict[str, Any] = {}
         self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._feeds: dict[str, tuple[EngineFeed, set[str]]] = {}
         comm.on_msg(self._on_message)
         comm.on_close(lambda _message: self.close(tell=False))
 
@@ -291,6 +333,10 @@ class PanelComm:
         """Stop serving this panel."""
         get_publisher().remove(self)
         self._hub.forget(self)
+        feeds, self._feeds = self._feeds, {}
+        for feed, pages in feeds.values():
+            for page in pages:
+                feed.drop(page)
         if tell:
             self._comm.close()
 
@@ -315,49 +361,36 @@ class PanelComm:
         self._send({**state, "seq": self._seq})
         return True
 
-    def _send(self, data: dict[str, Any]) -> None:
-        self._comm.send(data)
+    def _send(self, data: dict[str, Any], buffers: list[bytes] | None = None) -> None:
+        self._comm.send(data, buffers=buffers)
         answer_on_any_shell(self._comm)
 
     def _on_message(self, message: Mapping[str, Any]) -> None:
         self._heard = time.monotonic()
         data = message.get("content", {}).get("data")
-        verb = data.get("verb") if isinstance(data, dict) else None
-        if not isinstance(verb, str) or verb in ("ping", "ack"):
+        if not isinstance(data, dict):
             return
-        self._hub.submit(verb, data, self)
+        verb = data.get("verb")
+        if isinstance(data.get("k"), str):
+            self._view(data)
+        elif verb == "check":
+            marks = self._hub.check(data.get("source"))
+            self.send({"kind": "answer", "id": data.get("id"), "data": marks})
+        elif isinstance(verb, str) and verb not in ("ping", "ack"):
+            self._hub.submit(verb, data, self)
 
-
-def latest_steps(progress: Any) -> list[Any]:
-    """The newest record of each start step, in their order."""
-    newest: dict[str, Any] = {}
-    for step in list(progress):
-        newest[step.step] = step
-    return list(newest.values())
-
-
-def stats_of(stats: Any) -> dict[str, Any] | None:
-    """The panel's five numbers from an EngineStats record."""
-    if stats is None:
-        return None
-    return {
-        "tokens_per_s": round(stats.gen_throughput, 1),
-        "running": stats.num_running_reqs,
-        "waiting": stats.num_queue_reqs,
-        "kv_used": stats.num_used_tokens + stats.num_cached_tokens,
-        "kv_total": stats.max_total_num_tokens,
-        "reused": stats.cache_hit_rate,
-    }
-
-
-def five_numbers(stats: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The same five as words, from ``Engine.stats()``; ``–`` for what it does not say."""
-    used = int(stats.get("num_used_tokens", 0)) + int(stats.get("num_cached_tokens", 0))
-    whole = int(stats.get("max_total_num_tokens", 0))
-    return [
-        ("Tokens/s", words.count(round(float(stats.get("gen_throughput", 0.0))))),
-        ("Running", words.count(int(stats.get("num_running_reqs", 0)))),
-        ("Waiting", words.count(int(stats.get("num_queue_reqs", 0)))),
-        ("KV used", f"{words.count(used)} of {words.count(whole)} slots"),
-        ("Reused", words.share(round(1000 * float(stats.get("cache_hit_rate", 0.0))), 1000)),
-    ]
+    def _view(self, data: Mapping[str, Any]) -> None:
+        """A message of a docked view: to the feed of the engine it shows, whose answers go back with the same key."""
+        key, page = str(data.get("key", "")), str(data.get("page", ""))[:64]
+        known = self._feeds.get(key)
+        if known is None:
+            feed = self._hub.feed(key)
+            if feed is None:
+                if data["k"] == "ask":
+                    words_ = "The engine of this view has ended."
+                    self.send({"k": "answer", "key": key, "id": data.get("id"), "error": words_})
+                return
+            known = self._feeds[key] = (feed, set())
+        feed, pages = known
+        pages.add(page)
+        feed.take(data, lambda content, buffers: self._send({**content, "key": key}, buffers))

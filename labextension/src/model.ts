@@ -12,29 +12,35 @@ import { UUID } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Channel, disposeLater, within } from './channel';
-import { ANNOUNCE, HEARTBEAT_SECONDS, IState, IStats, readLog, readState, TARGET, Verb } from './protocol';
+import {
+  ANNOUNCE,
+  HEARTBEAT_SECONDS,
+  IState,
+  IStats,
+  Question,
+  readAnswer,
+  readLog,
+  readState,
+  readView,
+  TARGET,
+  Verb
+} from './protocol';
+import { HISTORY_SAMPLES } from './sparkline';
+import { phaseOf, type IFacts, type IReplay, type Phase } from './states';
 
-export type Phase =
-  | 'no-kernel'
-  | 'kernel-gone'
-  | 'connecting'
-  | 'busy'
-  | 'not-loaded'
-  | 'no-engine'
-  | 'starting'
-  | 'idle'
-  | 'running'
-  | 'died'
-  | 'failed'
-  | 'restarting';
-
-/** Samples kept for the sparklines, one a second. */
-export const HISTORY_SAMPLES = 60;
 
 const ANSWER_TIMEOUT_MS = 1500;
 const SILENCE_LIMIT_MS = 3 * HEARTBEAT_SECONDS * 1000;
 const RESTART_TIMEOUT_MS = 10_000;
 const MESSAGE_MS = 4000;
+const QUESTION_MS = 15_000;
+
+/** A message of the kernel for the views of one engine. */
+export interface IViewMessage {
+  key: string;
+  content: JSONObject;
+  buffers: (ArrayBuffer | ArrayBufferView)[];
+}
 
 export class PanelModel {
   constructor() {
@@ -51,8 +57,62 @@ export class PanelModel {
     return this._logReceived;
   }
 
+  /** Emitted with what the kernel sends to docked views. */
+  get viewReceived(): ISignal<this, IViewMessage> {
+    return this._viewReceived;
+  }
+
+  /** Emitted when the phase is another one. */
+  get phaseChanged(): ISignal<this, void> {
+    return this._phaseChanged;
+  }
+
+  /** Emitted when another kernel is followed, or the same one anew. */
+  get kernelFollowed(): ISignal<this, void> {
+    return this._kernelFollowed;
+  }
+
+  /** Whether a kernel with sgnb answers. */
+  get isConnected(): boolean {
+    return this._channel?.isOpen === true && this._state !== null;
+  }
+
   get phase(): Phase {
-    return this._phase;
+    return this.replay ? 'replay' : this._phase;
+  }
+
+  /** An opened recording; while there is one, the panel shows it and not the kernel's engine. */
+  get replay(): IReplay | null {
+    return this._replay;
+  }
+
+  set replay(replay: IReplay | null) {
+    this._replay = replay;
+    this._emit();
+  }
+
+  /** All that the panel's words depend on. */
+  get facts(): IFacts {
+    return {
+      phase: this.phase,
+      title: this.title,
+      state: this._state,
+      kernelBusy: this.kernelBusy,
+      seconds: this.seconds,
+      sinceMillis: this.sinceMillis,
+      goneAt: this._goneAt,
+      replay: this.replay
+    };
+  }
+
+  /** Whether the kernel's engine works and takes orders. */
+  get isLive(): boolean {
+    return ['idle', 'running', 'full', 'stuck'].includes(this.phase);
+  }
+
+  /** Names the store of the engine that is shown; empty before one was. */
+  get storeKey(): string {
+    return this._storeKey;
   }
 
   get state(): IState | null {
@@ -133,6 +193,37 @@ export class PanelModel {
     return true;
   }
 
+  /** Ask the kernel; rejects with its words, or when no answer comes in time. */
+  ask(question: Question, args: JSONObject = {}): Promise<unknown> {
+    const channel = this._channel;
+    if (!channel?.isOpen) {
+      return Promise.reject(new Error('No kernel with sgnb is connected.'));
+    }
+    const id = ++this._askId;
+    return new Promise((resolve, reject) => {
+      const timer = window.setTimeout(() => {
+        this._asked.delete(id);
+        reject(new Error(`The kernel did not answer ${question}.`));
+      }, QUESTION_MS);
+      this._asked.set(id, { resolve, reject, timer });
+      channel.send({ verb: question, id, ...args });
+    });
+  }
+
+  /** Send what a docked view says to its engine. */
+  sendView(key: string, content: JSONObject): void {
+    if (this._channel?.isOpen) {
+      this._channel.send({ ...content, key });
+    }
+  }
+
+  /** Say something for four seconds where the kernel's messages stand. */
+  say(message: string): void {
+    this._message = message;
+    this._messageUntil = Date.now() + MESSAGE_MS;
+    this._emit();
+  }
+
   /** Close the comm and open a new one: the way out when a panel seems not to follow. */
   async reconnect(): Promise<void> {
     if (this._kernel) {
@@ -182,6 +273,7 @@ export class PanelModel {
     this._detach();
     this._kernel = this._context?.session?.kernel ?? null;
     this._state = null;
+    this._storeKey = '';
     this._history = [];
     this._message = '';
     if (this._kernel) {
@@ -237,6 +329,11 @@ export class PanelModel {
   /** Close the comm and forget it; the engine and its last state are left alone. */
   private _detach(): void {
     this._turn += 1;
+    for (const { reject, timer } of this._asked.values()) {
+      window.clearTimeout(timer);
+      reject(new Error('The connection to the kernel ended.'));
+    }
+    this._asked.clear();
     this._channel?.close();
     this._channel = null;
   }
@@ -248,6 +345,7 @@ export class PanelModel {
       return;
     }
     const turn = this._turn;
+    this._kernelFollowed.emit();
     this._waitSince = Date.now();
     if (this._phase !== 'restarting') {
       this._setPhase('connecting');
@@ -276,6 +374,16 @@ export class PanelModel {
     }
     this._heardAt = Date.now();
     const data = message.content.data;
+    const view = readView(data);
+    if (view) {
+      this._viewReceived.emit({ ...view, buffers: message.buffers ?? [] });
+      return;
+    }
+    const answer = readAnswer(data);
+    if (answer) {
+      this._answered(answer);
+      return;
+    }
     const lines = readLog(data);
     if (lines) {
       this._logReceived.emit(lines);
@@ -298,8 +406,28 @@ export class PanelModel {
       this._messageUntil = Date.now() + MESSAGE_MS;
     }
     this._state = state;
-    this.send('ack', { seq: state.seq });
+    if (state.engine?.key && ['idle', 'running', 'stuck'].includes(state.engine.state)) {
+      this._storeKey = state.engine.key; // of one that starts there is nothing to show yet
+    }
+    if (!last || Date.now() - this._ackedAt >= HEARTBEAT_SECONDS * 1000) {
+      this._ackedAt = this._pingedAt = Date.now(); // as good as a ping; each costs two messages of the kernel
+      this.send('ack', { seq: state.seq });
+    }
     this._setPhase(phaseOf(state));
+  }
+
+  private _answered(answer: { id: number; data: unknown; error: string }): void {
+    const asked = this._asked.get(answer.id);
+    if (!asked) {
+      return;
+    }
+    this._asked.delete(answer.id);
+    window.clearTimeout(asked.timer);
+    if (answer.error) {
+      asked.reject(new Error(answer.error));
+    } else {
+      asked.resolve(answer.data);
+    }
   }
 
   private _onClosed(turn: number): void {
@@ -335,15 +463,19 @@ export class PanelModel {
       void this._attach();
     }
     const stats = this._state?.stats;
-    if (stats && (this._phase === 'idle' || this._phase === 'running')) {
+    if (stats && ['idle', 'running', 'full', 'stuck'].includes(this._phase)) {
       this._history = [...this._history.slice(1 - HISTORY_SAMPLES), stats];
     }
     this._emit();
   }
 
   private _setPhase(phase: Phase): void {
+    const other = phase !== this._phase;
     this._phase = phase;
     this._emit();
+    if (other && !this._disposed) {
+      this._phaseChanged.emit();
+    }
   }
 
   private _emit(): void {
@@ -364,6 +496,14 @@ export class PanelModel {
   private _messageUntil = 0;
   private _clockOffset = 0;
   private _goneAt = 0;
+  private _replay: IReplay | null = null;
+  private _storeKey = '';
+  private _askId = 0;
+  private _ackedAt = 0;
+  private readonly _asked = new Map<
+    number,
+    { resolve: (data: unknown) => void; reject: (error: Error) => void; timer: number }
+  >();
   private _heardAt = 0;
   private _waitSince = 0;
   private _pingedAt = 0;
@@ -372,21 +512,7 @@ export class PanelModel {
   private readonly _ticker: number;
   private readonly _stateChanged = new Signal<this, void>(this);
   private readonly _logReceived = new Signal<this, string[]>(this);
-}
-
-function phaseOf(state: IState): Phase {
-  switch (state.engine?.state) {
-    case 'starting':
-      return 'starting';
-    case 'running':
-      return 'running';
-    case 'idle':
-      return (state.stats?.running ?? 0) > 0 ? 'running' : 'idle';
-    case 'died':
-      return 'died';
-    case 'failed':
-      return 'failed';
-    default:
-      return 'no-engine';
-  }
+  private readonly _phaseChanged = new Signal<this, void>(this);
+  private readonly _kernelFollowed = new Signal<this, void>(this);
+  private readonly _viewReceived = new Signal<this, IViewMessage>(this);
 }

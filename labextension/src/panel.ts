@@ -8,7 +8,10 @@ import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import iconText from '../style/icon.svg';
+import { element, setText } from './dom';
 import type { PanelModel } from './model';
+import type { ReplayPlayer } from './replay';
+import { statusWords } from './states';
 import { IPanelActions, PanelView } from './view';
 
 /** Three columns of an icicle, in the colour of the other icons. */
@@ -17,6 +20,7 @@ export const panelIcon = new LabIcon({ name: 'sgnb:panel', svgstr: iconText });
 export class SidePanel extends Widget {
   constructor(
     readonly model: PanelModel,
+    player: ReplayPlayer,
     actions: IPanelActions,
     trans: TranslationBundle
   ) {
@@ -27,7 +31,7 @@ export class SidePanel extends Widget {
     this.title.caption = trans.__('sgnb: engine of this notebook');
     this.node.setAttribute('role', 'region');
     this.node.setAttribute('aria-label', trans.__('sgnb engine'));
-    this.view = new PanelView(model, actions, trans);
+    this.view = new PanelView(model, player, actions, trans);
     this.node.append(this.view.node);
     model.stateChanged.connect(this._onChange, this);
   }
@@ -87,4 +91,34 @@ export class LogPane extends Widget {
   }
 
   private readonly _text: HTMLPreElement;
+}
+
+/** The status bar's item: the engine in one line; a click shows the panel. */
+export class StatusItem extends Widget {
+  constructor(
+    private readonly _model: PanelModel,
+    private readonly _trans: TranslationBundle,
+    open: () => void
+  ) {
+    super();
+    this.addClass('sgnb-Status');
+    this._button.type = 'button';
+    this._button.addEventListener('click', open);
+    this.node.append(this._button);
+    _model.stateChanged.connect(this._update, this);
+    this._update();
+  }
+
+  dispose(): void {
+    this._model.stateChanged.disconnect(this._update, this);
+    super.dispose();
+  }
+
+  private _update(): void {
+    const words = statusWords(this._model.facts, this._trans);
+    setText(this._button, words);
+    this._button.title = words ? this._trans.__('Show the sgnb panel') : '';
+  }
+
+  private readonly _button = element('button', 'sgnb-Status-button');
 }

@@ -28,9 +28,9 @@ def _kernel_key(pid: int) -> str:
     return f"{pid}.{secrets.token_hex(4)}"
 
 
-def store_key(engine: str) -> str:
-    """Names a page's store: this kernel and an engine. The panel uses the same."""
-    return f"{_kernel_key(os.getpid())}/{engine}"
+def store_key(engine: str, pid: int = 0) -> str:
+    """Names a page's store: this kernel and an engine, one started anew being another one. The panel uses the same."""
+    return f"{_kernel_key(os.getpid())}/{engine}.{pid}"
 
 
 class EngineView:
@@ -75,7 +75,8 @@ class EngineView:
             from sgnb.widgets.engine_widget import make_widget  # noqa: PLC0415  ipywidgets loads at first display
 
             name = self.engine.name if self.engine is not None else ""
-            self._widget = make_widget(self.kind, store_key(self._store or name), name, self._data)
+            key = store_key(self._store) if self._store else store_key(name, self._pid())
+            self._widget = make_widget(self.kind, key, name, self._data)
             self._widget.on_msg(self._on_message)
         return self._widget
 
@@ -87,6 +88,9 @@ class EngineView:
         if self._widget is not None:
             self._widget.data = self._data
         return True
+
+    def _pid(self) -> int:
+        return int(getattr(self.engine, "pid", 0))  # 0: a view without an engine
 
     def close(self) -> None:
         """Free the widget on both sides."""

@@ -16,18 +16,30 @@ from comm import create_comm, get_comm_manager
 comms, verbs = [], []
 seq = 0
 engine = dict(name="main", state="stopped", slots=0, since=0.0, error="", steps=[])
-engine.update(dict.fromkeys(["model", "dtype", "device", "attention"], ""))
-def say(stats=None, log=(), message="", **changes):
+engine.update(dict.fromkeys(["model", "dtype", "device", "attention", "trouble", "policy"], ""))
+last = {}
+def say(stats=None, log=(), message="", requests=(), more=0, full=None, lost=0, **changes):
     global seq
     seq += 1
     engine.update(changes)
-    state = dict(kind="state", seq=seq, engine=engine, stats=stats, engines=["main"], log=list(log), message=message)
+    state = dict(kind="state", seq=seq, engine=dict(engine), stats=stats, log=list(log), message=message)
+    state.update(requests=list(requests), more=more, full=full, lost=lost)
+    state["engines"] = [dict(name="main", model="Qwen3-0.6B"), dict(name="second", model="smollm2", state="idle")]
+    last.update(state)
     for comm in comms:
         comm.send(state)
+KNOBS = [dict(name="enable_mixed_chunk", kind="switch", value=False, what="mixes", legal="true or false")]
+def heard(message):
+    data = message["content"]["data"]
+    verbs.append(data.get("verb", data.get("k")))
+    if data.get("verb") == "knobs":
+        comms[-1].send(dict(kind="answer", id=data["id"], data=KNOBS))
+    elif data.get("verb") == "abort":
+        verbs.append("abort " + " ".join(data["rids"]))
 def opened(comm, message):
     comms.append(comm)
-    comm.on_msg(lambda m: verbs.append(m["content"]["data"]["verb"]))
-    say()
+    comm.on_msg(heard)
+    comm.send(last) if last else say()
 get_comm_manager().register_target("sgnb.telemetry.v1", opened)
 create_comm(target_name="sgnb.announce.v1", data={"version": 1})
 """
@@ -42,10 +54,20 @@ STATS = {
     "running": 6,
     "waiting": 2,
     "kv_used": 15_892,
+    "kv_locked": 9_000,
     "kv_total": 16_384,
     "reused": 0.9,
 }
 LOG = ["one", "two", "2026-11-29 10:41:09,123 77 WARNING short of slots"]
+KILLED = "The engine was killed (signal 9). The machine was low on memory."
+STUCK = "No step for 12 s, 3 requests running. The scheduler answers. The forward thread does not."
+FULL_STATS = {**STATS, "running": 9, "waiting": 14, "kv_used": 16_384, "kv_locked": 16_371, "reused": 0.04}
+FULL = {"waiting": 14, "oldest": 6.2, "holder": "13 summary", "slots": 5210, "cell": "13", "rids": ["c1.r7"]}
+REQUESTS = [
+    {"rid": "c1.r7", "name": "13 summary", "words": "decode 251"},
+    {"rid": "c1.r8", "name": "15.0 tip", "words": "prefill"},
+    {"rid": "", "name": "4 answer", "words": "waits for 15.0"},
+]
 READY = {
     "model": "smollm2-135m-instruct",
     "dtype": "bf16",
@@ -64,10 +86,13 @@ def script(lab_server: Any) -> str:
         f"say(state='idle', since=time.time(), stats={dict(STATS, running=0, waiting=0, tokens_per_s=0)!r}, **{READY!r})",
         f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log={LOG!r})",
         f"say(stats={STATS!r}, message='Flushed 14 643 tokens.')",
-        f"say(state='died', since=time.time(), stats={STATS!r}, error='The engine was killed (signal 9).', log=['a', 'b'])",
+        f"say(state='died', since=time.time(), stats={STATS!r}, lost=3, error={KILLED!r}, log={LOG!r})",
         "time.sleep(600)",
-        "print(sorted(set(verbs)))",
+        "print(json.dumps(sorted(set(verbs))))",
         "say(state='failed', since=time.time(), error='The engine did not start: KeyError.\\nits log')",
+        f"say(state='running', stats={FULL_STATS!r}, full={FULL!r}, requests={REQUESTS!r}, more=2)",
+        f"say(state='stuck', stats={STATS!r}, trouble={STUCK!r}, log={LOG!r})",
+        f"say(state='running', trouble='', paused=True, policy='fcfs', stats={STATS!r}, requests={REQUESTS!r})",
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     book.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -122,7 +147,8 @@ def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
         for name in ("tokens", "running", "waiting", "kv", "reused")
     }
     assert numbers == {"tokens": "604", "running": "6", "waiting": "2", "kv": "97", "reused": "90"}
-    assert content.locator(".sgnb-Panel-logText").inner_text() == "two\n10:41:09 ▲ short of slots"
+    assert content.locator(".sgnb-Panel-logText:visible").inner_text() == "two\n10:41:09 ▲ short of slots"
+    assert lab.page.locator(".sgnb-Status-button").inner_text() == "sgnb main: 604 tok/s, KV 97 %"
     content.get_by_role("button", name="Flush cache").click()
     content.get_by_role("button", name="Stop engine").click()
     dialog = lab.page.get_by_role("dialog")
@@ -131,12 +157,24 @@ def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
 
     lab.run_cell(4)
     content.locator(".sgnb-Panel-message", has_text="Flushed 14 643 tokens.").wait_for()
+    content.get_by_text("All knobs").click()
+    knob = content.get_by_label("enable mixed chunk")
+    knob.wait_for()
+    knob.select_option("on")
+    content.get_by_label("Policy").select_option("lof")
+    content.get_by_role("button", name="Engines and actions").click()
+    menu = lab.page.locator(".lm-Menu")
+    assert "Attach to second (smollm2)" in menu.inner_text() and "Start another…" in menu.inner_text()
+    lab.page.keyboard.press("Escape")
     lab.shot("panel-running")
 
     lab.run_cell(5)
     content = lab.panel_state("died")
-    assert "The engine was killed (signal 9)." in content.inner_text()
-    assert content.get_by_role("button", name="Start again").is_enabled()
+    text = content.inner_text()
+    assert KILLED in text and "3 requests failed. Their cells keep the text so far." in text
+    assert "The views show the last state before the end." in text
+    buttons = ["Start again", "Open log", "Save report…", "Open recording…"]
+    assert all(content.get_by_role("button", name=name).is_enabled() for name in buttons)
     lab.shot("panel-died")
 
     lab.run_cell(8)
@@ -144,11 +182,41 @@ def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
     assert content.locator(".sgnb-Panel-trouble").inner_text() == "The engine did not start: KeyError."
     assert content.get_by_role("button", name="Start again").is_enabled()
 
+    lab.run_cell(9)
+    content = lab.panel_state("full")
+    sentence = "14 requests wait, the oldest for 6.2 s. 13 summary holds 5\u202f210 slots."
+    assert content.locator(".sgnb-Panel-trouble").inner_text() == sentence
+    assert "16\u202f371 of 16\u202f384 slots in use or locked" in content.inner_text()
+    rows = content.locator(".sgnb-Panel-request")
+    assert rows.all_inner_texts()[0].split("\n") == ["13 summary", "decode 251", "✕"]
+    assert content.get_by_role("button", name="Abort 4 answer").is_disabled()
+    content.get_by_role("button", name="Abort 15.0 tip").click()
+    content.get_by_role("button", name="Abort 13", exact=True).click()
+    lab.shot("panel-full")
+
+    lab.run_cell(10)
+    content = lab.panel_state("stuck")
+    text = content.inner_text()
+    assert "no step for 12 s, 3 requests running" in text
+    assert "The scheduler answers. The forward thread does not." in text
+    assert content.get_by_role("button", name="Restart engine").is_enabled()
+    lab.shot("panel-stuck")
+
+    lab.run_cell(11)
+    content = lab.panel_state("running")
+    assert content.locator(".sgnb-Panel-words").first.inner_text() == "paused"
+    assert content.get_by_label("Policy").input_value() == "fcfs"
+    assert not content.get_by_role("button", name="Pause").is_visible()
+    content.get_by_role("button", name="Step").click()
+    content.get_by_role("button", name="Resume").click()
+    lab.shot("panel-paused")
+
     lab.run_cell(7)
     lab.cell_done(7)
-    verbs = json.loads(lab.cell(7).locator(".jp-OutputArea-output").inner_text().replace("'", '"'))
-    assert "ack" in verbs
-    assert "flush" in verbs
+    verbs = json.loads(
+        lab.cell(7).locator(".jp-OutputArea-output").inner_text().replace('"', "").replace("'", '"')
+    )
+    assert {"ack", "flush", "set", "abort", "step", "resume", "abort c1.r8", "abort c1.r7"} <= set(verbs)
     assert "stop" not in verbs
     lab.check_clean()
 

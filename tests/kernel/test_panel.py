@@ -36,6 +36,15 @@ class Panel:
     def say(self, verb: str, **args: Any) -> None:
         self._send("comm_msg", {"comm_id": self.comm_id, "data": {"verb": verb, **args}})
 
+    def ask(self, verb: str, **args: Any) -> Any:
+        """A question's answer."""
+        self.asked = getattr(self, "asked", 0) + 1
+        self.say(verb, id=self.asked, **args)
+        while (answer := self.next()).get("kind") != "answer" or answer["id"] != self.asked:
+            assert "closed" not in answer
+        assert "error" not in answer, answer["error"]
+        return answer["data"]
+
     def next(self, timeout: float = 30.0) -> dict[str, Any]:
         """The next message for this panel; ``{"closed": True}`` when the kernel closes it."""
         deadline = time.monotonic() + timeout
@@ -81,8 +90,9 @@ def test_launch_numbers_flush_log_and_stop(kernel: Kernel) -> None:
     engine = idle["engine"]
     assert engine["name"] == "main" and engine["slots"] > 0 and engine["device"] == "cpu"
     assert abs(engine["since"] - time.time()) < 60
-    assert idle["engines"] == ["main"]
-    assert set(idle["stats"]) == {"tokens_per_s", "running", "waiting", "kv_used", "kv_total", "reused"}
+    assert [one["name"] for one in idle["engines"]] == ["main"]
+    figures = {"tokens_per_s", "running", "waiting", "kv_used", "kv_locked", "kv_total", "reused"}
+    assert set(idle["stats"]) == figures
     kernel.ok('%%sgl\ns += "abc" + gen("x", max_tokens=5)')
     panel.until(lambda m: m["stats"] and m["stats"]["kv_used"] > 0)
     panel.say("flush")
@@ -192,7 +202,7 @@ def test_attach_by_name(make_kernel: Callable[..., Kernel]) -> None:
     guest = make_kernel(JUPYTER_RUNTIME_DIR=owner.env["JUPYTER_RUNTIME_DIR"])
     guest.ok("%load_ext sgnb")
     panel = Panel(guest)
-    assert panel.next()["engines"] == ["main"]
+    assert [one["name"] for one in panel.next()["engines"]] == ["main"]
     panel.say("attach", name="main")
     attached = panel.until(lambda m: state_of(m) == "idle")
     assert attached["engine"]["owner"] is False
@@ -205,19 +215,18 @@ def test_knobs_and_pause_from_the_panel(kernel: Kernel) -> None:
     kernel.ok("%sgl launch --runner stub")
     panel = Panel(kernel)
     panel.next()
-    panel.say("knobs")
-    while (answer := panel.next())["kind"] != "knobs":
-        pass
-    rows = {row["name"]: row for row in answer["rows"]}
+    rows = {row["name"]: row for row in panel.ask("knobs")}
     assert rows["schedule_policy"]["value"] == "lpm" and "fcfs" in rows["schedule_policy"]["choices"]
     assert "page_size" not in rows
     panel.say("set", knobs={"schedule_policy": "fcfs"})
-    panel.until(lambda m: m["message"] == "Set schedule_policy fcfs.")
+    panel.until(lambda m: m["message"] == "Policy is now fcfs." and m["engine"]["policy"] == "fcfs")
+    panel.say("set", knobs={"enable_mixed_chunk": "on", "chunked_prefill_size": "64"})
+    panel.until(lambda m: m["message"] == "Set enable_mixed_chunk on, chunked_prefill_size 64.")
     panel.say("set", knobs={"decode_quantum": -1})
     panel.until(lambda m: "at least 0" in m["message"])
     panel.say("pause")
-    panel.until(lambda m: m["message"].startswith("Paused"))
+    panel.until(lambda m: m["message"].startswith("Paused") and m["engine"]["paused"])
     panel.say("resume")
-    panel.until(lambda m: m["message"] == "Resumed.")
+    panel.until(lambda m: m["message"] == "Resumed." and not m["engine"]["paused"])
     panel.say("stop")
     panel.until(lambda m: m["engine"] is None)

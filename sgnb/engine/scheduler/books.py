@@ -48,7 +48,8 @@ class Books:
             + len(scheduler.scoring)
             + (scheduler.chunked_req is not None),
             queued=len(scheduler.waiting_queue),
-            paused=len(scheduler.reqs) if scheduler.paused else 0,
+            paused=scheduler.paused,
+            held=len(scheduler.reqs) if scheduler.paused else 0,
             sessions=len(scheduler.sessions),
             free=scheduler.allocator.available,
             cached=scheduler.cache.evictable_size,

@@ -92,6 +92,9 @@ def _describe(req: Req, client: int) -> dict[str, Any]:
         "cached_tokens": req.cached_tokens,
         "completion_tokens": len(req.output_ids),
         "max_new_tokens": req.params.max_new_tokens,
+        "id": req.rid,
+        "client": req.client,
+        "time_queued": req.time_received,
     }
     if req.client == client:
         about |= {"rid": req.rid, "sid": req.session.sid if req.session is not None else ""}
@@ -121,6 +124,7 @@ def _knobs(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 def _pause(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     scheduler.paused, scheduler.steps_allowed = True, 0
+    scheduler.publish(scheduler.stats())  # whoever watches sees it at once, also where nothing runs
     return {"paused": True, "steps": scheduler.meter.forward_steps}
 
 
@@ -136,6 +140,7 @@ def _step(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 def _resume(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     scheduler.paused, scheduler.steps_allowed = False, 0
+    scheduler.publish(scheduler.stats())
     return {"paused": False, "steps": scheduler.meter.forward_steps}
 
 

@@ -1,0 +1,171 @@
+/**
+ * Reads a recording (`*.sgnb`, see sgnb/recording/file.py) in the page, so that one can be looked at without a kernel.
+ *
+ * Bytes in, events out; no DOM, no store. Sizes are bounded before anything is inflated.
+ */
+
+import { decode } from '../../sgnb/widgets/static/msgpack.js';
+
+const MAGIC = [0x89, 0x73, 0x67, 0x6e, 0x62, 0x0d, 0x0a, 0x1a];
+const FORMAT = 1;
+const MAX_STORED_BYTES = 32 << 20;
+const MAX_FRAME_BYTES = 64 << 20;
+
+/** A file that is no recording, or one that this sgnb cannot read; the message is for people. */
+export class RecordingError extends Error {}
+
+type Fields = Record<string, unknown>;
+
+export interface INumbered {
+  seq: number;
+  event: Fields & { t: string; time: number };
+}
+
+export interface IRecording {
+  model: string;
+  engine: string;
+  /** The moment the events go on from, in the form of the engine's answer to `picture`. */
+  picture: Fields & { time: number; seq: number };
+  events: INumbered[];
+}
+
+/** All of a recording up to its last whole frame. */
+export async function readRecording(bytes: Uint8Array): Promise<IRecording> {
+  if (bytes.length < MAGIC.length + 3 || MAGIC.some((byte, index) => bytes[index] !== byte)) {
+    throw new RecordingError('This file is no recording of sgnb.');
+  }
+  const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+  const start = MAGIC.length + 3 + bytes[MAGIC.length + 2];
+  if (view.getUint16(MAGIC.length, true) !== FORMAT) {
+    const version = new TextDecoder('ascii').decode(bytes.subarray(MAGIC.length + 3, start));
+    throw new RecordingError(
+      `This recording was written by sgnb ${version.replace(/[^ -~]/g, '?')} and cannot be read.`
+    );
+  }
+  const out: { header: Fields; picture: IRecording['picture'] | null; events: INumbered[] } = {
+    header: {},
+    picture: null,
+    events: []
+  };
+  let at = start;
+  while (at + 9 <= bytes.length) {
+    const length = view.getUint32(at, true);
+    const crc = view.getUint32(at + 4, true);
+    const deflated = bytes[at + 8];
+    if (length > MAX_STORED_BYTES || deflated > 1) {
+      throw new RecordingError(`The recording is damaged at byte ${at}.`);
+    }
+    const stored = bytes.subarray(at + 9, at + 9 + length);
+    if (stored.length < length) {
+      break; // it stops inside a frame: a crash, or a full disk
+    }
+    if (crc32(stored) !== crc) {
+      throw new RecordingError(`The recording is damaged at byte ${at}.`);
+    }
+    take(decode(deflated ? await inflate(stored) : stored) as Fields, out);
+    at += 9 + length;
+  }
+  if (!out.picture) {
+    throw new RecordingError('The recording holds no steps.');
+  }
+  const model = (out.header.model as Fields | undefined)?.model;
+  return {
+    model: typeof model === 'string' ? model : '',
+    engine: typeof out.header.engine === 'string' ? out.header.engine : '',
+    picture: out.picture,
+    events: out.events
+  };
+}
+
+function take(
+  item: Fields,
+  out: { header: Fields; picture: IRecording['picture'] | null; events: INumbered[] }
+): void {
+  if (item.t === 'header') {
+    out.header = item;
+  } else if (item.t === 'snapshot' && !out.events.length) {
+    out.picture = pictureOf(item);
+  } else if (item.t === 'events') {
+    // Behind a gap the tree and the slots are not known any more; what came before it can be shown whole.
+    for (const one of (item.items as INumbered[] | undefined) ?? []) {
+      const last = out.events.length ? out.events[out.events.length - 1].seq : (out.picture?.seq ?? 0);
+      if (one.seq === last + 1) {
+        out.events.push(one);
+      }
+    }
+  }
+}
+
+/** A recording's snapshot as the engine's answer to `picture` (sgnb/engine/scheduler/picture.py). */
+function pictureOf(snapshot: Fields): IRecording['picture'] {
+  const root = new Map<number, number>();
+  const nodes = ((snapshot.nodes as unknown[][] | undefined) ?? []).map(row => {
+    const [id, parent, start, length, locked, pinned, hits, used] = row as number[];
+    root.set(id, root.get(parent) ?? parent);
+    return [id, parent, start, length, locked ? 1 : 0, hits, pinned ? 1 : 0, 0, used, root.get(id)];
+  });
+  const args = (snapshot.args as Fields | undefined) ?? {};
+  const requests = ((snapshot.requests as Fields[] | undefined) ?? []).map(one => ({
+    ...one,
+    time_queued: snapshot.time,
+    time_admitted: 0,
+    node: 0,
+    match: null
+  }));
+  return {
+    seq: Number(snapshot.seq ?? 0),
+    time: Number(snapshot.time ?? 0),
+    step: Number(snapshot.step ?? 0),
+    slots: snapshot.max_total_tokens,
+    page_size: args.page_size ?? 1,
+    policy: args.schedule_policy ?? 'lpm',
+    nodes,
+    next: [],
+    runs: snapshot.slots ?? [],
+    runs_left_out: 0,
+    requests,
+    stats: snapshot.stats ?? null
+  };
+}
+
+async function inflate(stored: Uint8Array): Promise<Uint8Array> {
+  const reader = new Blob([stored]).stream().pipeThrough(new DecompressionStream('deflate')).getReader();
+  const parts: Uint8Array[] = [];
+  let size = 0;
+  try {
+    for (let part = await reader.read(); !part.done; part = await reader.read()) {
+      size += part.value.length;
+      if (size > MAX_FRAME_BYTES) {
+        throw new RecordingError('The recording is damaged: a frame is larger than any that sgnb writes.');
+      }
+      parts.push(part.value);
+    }
+  } catch (error) {
+    throw error instanceof RecordingError
+      ? error
+      : new RecordingError('The recording is damaged: a frame cannot be inflated.');
+  }
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+const TABLE = new Uint32Array(256).map((_, index) => {
+  let value = index;
+  for (let bit = 0; bit < 8; bit++) {
+    value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
+  }
+  return value;
+});
+
+function crc32(bytes: Uint8Array): number {
+  let sum = 0xffffffff;
+  for (let index = 0; index < bytes.length; index++) {
+    sum = (sum >>> 8) ^ TABLE[(sum ^ bytes[index]) & 0xff];
+  }
+  return (sum ^ 0xffffffff) >>> 0;
+}

@@ -1,0 +1,129 @@
+/**
+ * Plays an opened recording: fills a store of its own and moves that store's playhead. No DOM, no kernel.
+ *
+ * `PanelModel.replay` says what the panel shows of it; docked views read the store by `key`.
+ */
+
+import { storeOf } from '../../sgnb/widgets/static/store.js';
+
+import type { PanelModel } from './model';
+import { IRecording, readRecording } from './recording';
+import { perfettoOf } from './perfetto';
+
+/** How fast a recording may play. */
+export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10];
+
+const TICK_MS = 50;
+const PIECE = 500;
+
+export class ReplayPlayer {
+  constructor(private readonly _model: PanelModel) {}
+
+  /** Names the store of the opened recording; empty when none is open. */
+  get key(): string {
+    return this._store?.key ?? '';
+  }
+
+  /** Read a file and show its beginning. Raises RecordingError. */
+  async open(file: string, bytes: Uint8Array): Promise<void> {
+    const recording = await readRecording(bytes);
+    this.close();
+    const store = storeOf(`recording/${file}/${++this._opened}`);
+    store.replaying = true;
+    store.engineState = 'running';
+    store.load(recording.picture);
+    for (let at = 0; at < recording.events.length; at += PIECE) {
+      store.feedEvents(recording.events.slice(at, at + PIECE));
+    }
+    this._recording = recording;
+    this._store = store;
+    this._file = file;
+    this._end = recording.events.reduce((last, one) => Math.max(last, one.event.time), recording.picture.time);
+    this._steps = recording.events.filter(one => one.event.t === 'step').length;
+    this._off = store.subscribe(what => what === 'playhead' && this._tell());
+    store.goTo(recording.picture.time);
+    this._tell();
+  }
+
+  close(): void {
+    this.pause();
+    this._off?.();
+    this._off = this._store = this._recording = null;
+    this._model.replay = null;
+  }
+
+  play(): void {
+    const store = this._store;
+    if (!store || this._timer) {
+      return;
+    }
+    if (store.time >= this._end - 1e-3) {
+      store.goTo(this._begin);
+    }
+    let before = performance.now();
+    this._timer = window.setInterval(() => {
+      const now = performance.now();
+      const next = Math.min(this._end, store.time + ((now - before) / 1000) * this._speed);
+      before = now;
+      store.goTo(next);
+      if (next >= this._end) {
+        this.pause();
+      }
+    }, TICK_MS);
+    this._tell();
+  }
+
+  pause(): void {
+    window.clearInterval(this._timer);
+    this._timer = 0;
+    this._tell();
+  }
+
+  /** Show the moment `seconds` after the beginning. */
+  seek(seconds: number): void {
+    this._store?.goTo(Math.min(this._end, this._begin + Math.max(0, seconds)));
+  }
+
+  set speed(speed: number) {
+    this._speed = speed;
+    this._tell();
+  }
+
+  /** The recording as Chrome trace events, for Perfetto. */
+  perfetto(): { name: string; text: string } | null {
+    const name = `${this._file.replace(/\.sgnb$/, '')}.json`;
+    return this._recording ? { name, text: JSON.stringify(perfettoOf(this._recording)) } : null;
+  }
+
+  private get _begin(): number {
+    return this._recording?.picture.time ?? 0;
+  }
+
+  private _tell(): void {
+    const store = this._store;
+    const recording = this._recording;
+    if (!store || !recording) {
+      return;
+    }
+    this._model.replay = {
+      file: this._file,
+      model: recording.model,
+      seconds: this._end - this._begin,
+      steps: this._steps,
+      step: store.step,
+      position: Math.max(0, store.time - this._begin),
+      playing: this._timer !== 0,
+      speed: this._speed
+    };
+  }
+
+  private _recording: IRecording | null = null;
+  private _store: ISgnbStore | null = null;
+  private _off: (() => void) | null = null;
+  private _file = '';
+  private _opened = 0;
+  private _end = 0;
+  private _steps = 0;
+  private _speed = 1;
+  private _timer = 0;
+}

@@ -1,0 +1,202 @@
+"""Editing help for ``%%sgl`` cells: what is wrong in a cell's text, and what its names mean.
+
+Notebook process; called by ``panel`` for the page's editor, on a comm's thread beside a running cell, so nothing here
+runs a cell, asks an engine or changes anything. Completion is IPython's way, in ``completion``. No comm here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import linecache
+import re
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from IPython.core.error import UsageError
+
+from sgnb import magic_options
+from sgnb.errors import SgnbError, SourcePosition
+from sgnb.lang.api import DSL_NAMES
+from sgnb.lang.frontend.cells import check_cell, parse_cell
+from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.position import CELL_PREFIX
+from sgnb.runtime.explain import explain_data
+from sgnb.runtime.function import SglFunction
+from sgnb.runtime.state import State
+from sgnb.widgets import words
+
+MAX_SOURCE = 100_000
+"""Characters; longer cells are not checked while they are typed."""
+_QUOTED = re.compile(r": '([^']*)'")
+"""An annotation that is kept as text."""
+_MAGIC = re.compile(r"\s*%%sgl\b")
+_CELL_NAME = f"{CELL_PREFIX}editor>"
+_lock = threading.Lock()
+
+
+def check_source(source: str, known: Collection[str]) -> list[dict[str, Any]]:
+    """The mistakes of a cell: ``{"line", "col", "end_col", "severity", "message"}``, lines from 1 in the whole cell, columns
+    from 0 in characters. ``known``: the notebook's names. Empty for a cell of another kind, or an empty one.
+
+    A name that is not known may be bound by a cell that did not run yet, hence a warning.
+    """
+    if not _MAGIC.match(source) or len(source) > MAX_SOURCE:
+        return []
+    blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1
+    lines = source.split("\n")
+    marks = _check_options(lines[blank], blank + 1)
+    text = "\n".join(["" for _ in lines[: blank + 1]] + lines[blank + 1 :])
+    if not text.strip():
+        return marks
+    with _text_known(text):
+        try:
+            cell = parse_cell(text, _CELL_NAME)
+            check_cell(cell, {*known, *cell.loaded})
+        except SgnbError as error:
+            return [*marks, _mark(error, "error", lines)]
+        try:
+            check_cell(cell, known)
+        except SgnbError as error:
+            marks.append(_mark(error, "warning", lines))
+    return marks
+
+
+@contextmanager
+def _text_known(text: str) -> Iterator[None]:
+    """Positions in characters need the text's lines, which are looked up by file name."""
+    with _lock:
+        linecache.cache[_CELL_NAME] = (len(text), None, text.splitlines(True), _CELL_NAME)
+        try:
+            yield
+        finally:
+            linecache.cache.pop(_CELL_NAME, None)
+
+
+def graph_of(source: str, names: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the docked graph shows for the cell the reader works in: of a ``%%sgl`` cell its own program, of another one the
+    last program that it names; None for a cell without. Nothing is run; a program's blocks are recorded without an engine.
+    """
+    if not _MAGIC.match(source):
+        return _named_program(source, names)
+    blank = source[: len(source) - len(source.lstrip())].count("\n")
+    lines = source.split("\n")
+    text = "\n".join(["" for _ in lines[: blank + 1]] + lines[blank + 1 :])
+    out: dict[str, Any] = {
+        "name": "this cell", "compiled": True, "reason": "", "graph": None, "graph_text": "", "blocks": [], "error": "",
+    }  # fmt: skip
+    try:
+        with _text_known(text):
+            cell = parse_cell(text, _CELL_NAME)
+            graph = parse_program(cell.tree, filename=_CELL_NAME, name="this cell")
+    except SgnbError as error:
+        return out | {"error": words.visible(str(error))}
+    return out | {"graph": graph.data(), "graph_text": graph.text()}
+
+
+def _named_program(source: str, names: Mapping[str, Any]) -> dict[str, Any] | None:
+    for word in reversed(re.findall(r"[A-Za-z_]\w*", source[:MAX_SOURCE])):
+        if isinstance(program := names.get(word), SglFunction):
+            return explain_data(program)
+    return None
+
+
+def _check_options(line: str, number: int) -> list[dict[str, Any]]:
+    magic, _, options = line.partition("%%sgl")
+    try:
+        magic_options.parse_cell(options)
+    except (UsageError, SgnbError, ValueError, SystemExit) as error:  # --help would end the caller
+        start = len(magic) + len("%%sgl")
+        return [
+            {"line": number, "col": start, "end_col": max(start + 1, len(line.rstrip())),
+             "severity": "error", "message": words.visible(str(error))}
+        ]  # fmt: skip
+    return []
+
+
+def _mark(error: SgnbError, severity: str, lines: list[str]) -> dict[str, Any]:
+    place = error.position or SourcePosition(_CELL_NAME, 1, 0)
+    line = min(max(1, place.line), len(lines))
+    end = place.end_col if place.end_col is not None and place.end_col > place.col else place.col + 1
+    message = " ".join(filter(None, [error.message, error.hint]))
+    return {
+        "line": line,
+        "col": place.col,
+        "end_col": end,
+        "severity": severity,
+        "message": words.visible(message),
+    }
+
+
+def bound_names(source: str) -> list[str]:
+    """Names that a program of this text binds, also while it cannot be parsed whole."""
+    names: dict[str, None] = {}
+    for statement in _statements(source):
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names[node.id] = None
+    return list(names)
+
+
+_VARIABLE = re.compile(r"\b(?:gen|select|gen_int|gen_string)\(\s*(?:name\s*=\s*)?([\"'])(\w+)\1")
+
+
+def variable_names(source: str) -> list[str]:
+    """Names of the generations and choices in this text: what ``s["…"]`` may say."""
+    return list(dict.fromkeys(match[2] for match in _VARIABLE.finditer(source)))
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError):
+        pass
+    found: list[ast.stmt] = []
+    for line in source.split("\n"):  # the line that is being typed spoils no other
+        text = line.strip()
+        try:
+            found += ast.parse(text + " pass" if text.endswith(":") else text).body
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+    return found
+
+
+@functools.cache
+def language() -> dict[str, Any]:
+    """What each name of the language means, for the editor: ``names`` and ``methods`` (of a state) with ``signature`` and
+    ``text``, and ``parameters`` by name of the function.
+    """
+    names: dict[str, Any] = {name: _about(name, value) for name, value in DSL_NAMES.items()}
+    names["s"] = {
+        "signature": "s: State",
+        "text": "The program's state: its text, its variables, its place on the engine.",
+    }
+    methods = {
+        name: _about(name, value)
+        for name, value in inspect.getmembers(State, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    parameters = {
+        name: {one.name: _plain(one) for one in _signature(DSL_NAMES[name])}
+        for name in ("gen", "select", "gen_int", "gen_string")
+    }
+    return {"names": names, "methods": methods, "parameters": parameters}
+
+
+def _signature(value: Any) -> list[inspect.Parameter]:
+    try:
+        return [one for one in inspect.signature(value).parameters.values() if one.name != "self"]
+    except (TypeError, ValueError):
+        return []
+
+
+def _plain(parameter: inspect.Parameter) -> str:
+    return _QUOTED.sub(r": \1", str(parameter))
+
+
+def _about(name: str, value: Any) -> dict[str, str]:
+    shown = ", ".join(_plain(one) for one in _signature(value))
+    return {"signature": f"{name}({shown})", "text": inspect.getdoc(value) or ""}
