@@ -219,7 +219,7 @@ export function look(facts: IFacts, trans: TranslationBundle): ILook {
   const live = facts.phase === 'idle' || facts.phase === 'running' || facts.phase === 'full';
   if (live || facts.phase === 'stuck' || facts.phase === 'died') {
     out.views = 'all';
-    out.numbers = facts.state?.stats ? (live ? 'live' : 'last') : live ? 'live' : 'none';
+    out.numbers = live ? 'live' : facts.phase === 'stuck' && facts.state?.stats ? 'last' : 'none';
     out.controls = live;
   }
   return out;
@@ -315,14 +315,19 @@ function describeFull(facts: IFacts, out: ILook, trans: TranslationBundle, butto
   );
   const waits =
     full.waiting === 1
-      ? trans.__('1 request waits, for %1.', formatSpan(full.oldest))
-      : trans.__('%1 requests wait, the oldest for %2.', formatCount(full.waiting), formatSpan(full.oldest));
+      ? trans.__('1 request waits, for %1.', unbroken(formatSpan(full.oldest)))
+      : trans.__('%1 requests wait, the oldest for %2.', formatCount(full.waiting), unbroken(formatSpan(full.oldest)));
   const holds = trans.__('%1 holds %2 slots.', full.holder, formatCount(full.slots));
   out.sentence = `${waits} ${holds}`;
   out.tone = 'warn';
   button('showHolders', trans.__('Show holders'));
   const why = full.rids.length ? '' : trans.__('Another notebook runs it.');
   button('abortCell', trans.__('Abort %1', full.cell), 'plain', why);
+}
+
+/** A figure and its unit on one line. */
+function unbroken(text: string): string {
+  return text.replace(/ /g, '\u00a0');
 }
 
 function describeEnd(facts: IFacts, out: ILook, trans: TranslationBundle, button: AddButton): void {
