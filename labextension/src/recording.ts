@@ -21,11 +21,15 @@ export interface INumbered {
   event: Fields & { t: string; time: number };
 }
 
+/** A moment that events go on from, in the form of the engine's answer to `picture`. */
+export type Picture = Fields & { time: number; seq: number };
+
 export interface IRecording {
   model: string;
   engine: string;
-  /** The moment the events go on from, in the form of the engine's answer to `picture`. */
-  picture: Fields & { time: number; seq: number };
+  /** The beginning; later ones stand in `parts`, behind events that are missing. */
+  picture: Picture;
+  parts: { picture: Picture | null; events: INumbered[] }[];
   events: INumbered[];
 }
 
@@ -42,11 +46,7 @@ export async function readRecording(bytes: Uint8Array): Promise<IRecording> {
       `This recording was written by sgnb ${version.replace(/[^ -~]/g, '?')} and cannot be read.`
     );
   }
-  const out: { header: Fields; picture: IRecording['picture'] | null; events: INumbered[] } = {
-    header: {},
-    picture: null,
-    events: []
-  };
+  const out: IParts = { header: {}, parts: [] };
   let at = start;
   while (at + 9 <= bytes.length) {
     const length = view.getUint32(at, true);
@@ -65,62 +65,62 @@ export async function readRecording(bytes: Uint8Array): Promise<IRecording> {
     take(decode(deflated ? await inflate(stored) : stored) as Fields, out);
     at += 9 + length;
   }
-  if (!out.picture) {
+  const picture = out.parts[0]?.picture;
+  if (!picture) {
     throw new RecordingError('The recording holds no steps.');
   }
   const model = (out.header.model as Fields | undefined)?.model;
   return {
     model: typeof model === 'string' ? model : '',
     engine: typeof out.header.engine === 'string' ? out.header.engine : '',
-    picture: out.picture,
-    events: out.events
+    picture,
+    parts: out.parts,
+    events: out.parts.flatMap(part => part.events)
   };
 }
 
-function take(
-  item: Fields,
-  out: { header: Fields; picture: IRecording['picture'] | null; events: INumbered[] }
-): void {
+interface IParts {
+  header: Fields;
+  parts: IRecording['parts'];
+}
+
+function take(item: Fields, out: IParts): void {
   if (item.t === 'header') {
     out.header = item;
-  } else if (item.t === 'snapshot' && !out.events.length) {
-    out.picture = pictureOf(item);
-  } else if (item.t === 'events') {
-    // Behind a gap the tree and the slots are not known any more; what came before it can be shown whole.
-    for (const one of (item.items as INumbered[] | undefined) ?? []) {
-      const last = out.events.length ? out.events[out.events.length - 1].seq : (out.picture?.seq ?? 0);
-      if (one.seq === last + 1) {
-        out.events.push(one);
-      }
-    }
+  } else if (item.t === 'snapshot') {
+    out.parts.push({ picture: pictureOf(item), events: [] });
+  } else if (item.t === 'events' && out.parts.length) {
+    out.parts[out.parts.length - 1].events.push(...((item.items as INumbered[] | undefined) ?? []));
   }
 }
 
 /** A recording's snapshot as the engine's answer to `picture` (sgnb/engine/scheduler/picture.py). */
-function pictureOf(snapshot: Fields): IRecording['picture'] {
-  const root = new Map<number, number>();
-  const nodes = ((snapshot.nodes as unknown[][] | undefined) ?? []).map(row => {
-    const [id, parent, start, length, locked, pinned, hits, used] = row as number[];
-    root.set(id, root.get(parent) ?? parent);
-    return [id, parent, start, length, locked ? 1 : 0, hits, pinned ? 1 : 0, 0, used, root.get(id)];
+function pictureOf(snapshot: Fields): Picture {
+  const time = Number(snapshot.time ?? 0);
+  const rows = (snapshot.nodes as (number | boolean)[][] | undefined) ?? [];
+  // Places as in messages.SnapshotNode; older files end with the tenth.
+  const nodes = rows.map(row => {
+    const [id, parent, start, length, locked, pinned, hits] = row;
+    const [locks, pins, soft, used, root] = row.slice(10);
+    return [id, parent, start, length, locks || Number(locked), hits, pins || Number(pinned), soft ?? 0, used || time, root || parent];
   });
   const args = (snapshot.args as Fields | undefined) ?? {};
   const requests = ((snapshot.requests as Fields[] | undefined) ?? []).map(one => ({
-    ...one,
-    time_queued: snapshot.time,
     time_admitted: 0,
     node: 0,
-    match: null
+    match: null,
+    ...one,
+    time_queued: one.time_queued || time
   }));
   return {
     seq: Number(snapshot.seq ?? 0),
-    time: Number(snapshot.time ?? 0),
+    time,
     step: Number(snapshot.step ?? 0),
     slots: snapshot.max_total_tokens,
     page_size: args.page_size ?? 1,
     policy: args.schedule_policy ?? 'lpm',
     nodes,
-    next: [],
+    next: snapshot.next ?? [],
     runs: snapshot.slots ?? [],
     runs_left_out: 0,
     requests,

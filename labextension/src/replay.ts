@@ -1,5 +1,5 @@
 /**
- * Plays an opened recording: fills a store of its own and moves that store's playhead. No DOM, no kernel.
+ * Plays an opened recording: fills a store of its own, whose playhead every view of it shares. No DOM, no kernel.
  *
  * `PanelModel.replay` says what the panel shows of it; docked views read the store by `key`.
  */
@@ -13,7 +13,6 @@ import { perfettoOf } from './perfetto';
 /** How fast a recording may play. */
 export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10];
 
-const TICK_MS = 50;
 const PIECE = 500;
 
 export class ReplayPlayer {
@@ -29,16 +28,23 @@ export class ReplayPlayer {
     const recording = await readRecording(bytes);
     this.close();
     const store = storeOf(`recording/${file}/${++this._opened}`);
-    store.replaying = true;
-    store.engineState = 'running';
-    store.load(recording.picture);
-    for (let at = 0; at < recording.events.length; at += PIECE) {
-      store.feedEvents(recording.events.slice(at, at + PIECE));
-    }
+    const end = recording.events.reduce((last, one) => Math.max(last, one.event.time), recording.picture.time);
+    store.engineState = 'recording';
+    store.replaying = { span: [recording.picture.time, end], file, end: true, trouble: '' };
+    recording.parts.forEach(({ picture, events }, index) => {
+      if (picture && index) {
+        store.loadPart(picture);
+      } else if (picture) {
+        store.load(picture);
+      }
+      for (let at = 0; at < events.length; at += PIECE) {
+        store.feedEvents(events.slice(at, at + PIECE));
+      }
+    });
     this._recording = recording;
     this._store = store;
     this._file = file;
-    this._end = recording.events.reduce((last, one) => Math.max(last, one.event.time), recording.picture.time);
+    this._end = end;
     this._steps = recording.events.filter(one => one.event.t === 'step').length;
     this._off = store.subscribe(what => what === 'playhead' && this._tell());
     store.goTo(recording.picture.time);
@@ -53,29 +59,12 @@ export class ReplayPlayer {
   }
 
   play(): void {
-    const store = this._store;
-    if (!store || this._timer) {
-      return;
-    }
-    if (store.time >= this._end - 1e-3) {
-      store.goTo(this._begin);
-    }
-    let before = performance.now();
-    this._timer = window.setInterval(() => {
-      const now = performance.now();
-      const next = Math.min(this._end, store.time + ((now - before) / 1000) * this._speed);
-      before = now;
-      store.goTo(next);
-      if (next >= this._end) {
-        this.pause();
-      }
-    }, TICK_MS);
+    this._store?.play(this._speed);
     this._tell();
   }
 
   pause(): void {
-    window.clearInterval(this._timer);
-    this._timer = 0;
+    this._store?.pause();
     this._tell();
   }
 
@@ -86,6 +75,9 @@ export class ReplayPlayer {
 
   set speed(speed: number) {
     this._speed = speed;
+    if (this._store?.playing) {
+      this._store.play(speed);
+    }
     this._tell();
   }
 
@@ -112,8 +104,8 @@ export class ReplayPlayer {
       steps: this._steps,
       step: store.step,
       position: Math.max(0, store.time - this._begin),
-      playing: this._timer !== 0,
-      speed: this._speed
+      playing: store.playing > 0,
+      speed: store.playing || this._speed
     };
   }
 
@@ -125,5 +117,4 @@ export class ReplayPlayer {
   private _end = 0;
   private _steps = 0;
   private _speed = 1;
-  private _timer = 0;
 }

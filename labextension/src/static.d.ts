@@ -19,8 +19,12 @@ interface ISgnbStore {
   readonly step: number;
   readonly isLive: boolean;
   engineState: string;
-  /** A recording: its end is no "now". */
-  replaying?: boolean;
+  /** Of a recording: its end is "live". */
+  replaying: { span: [number, number]; file: string; end: boolean; trouble: string } | null;
+  readonly playing: number;
+  play(speed: number): void;
+  pause(): void;
+  loadPart(picture: Record<string, unknown>): void;
   load(picture: Record<string, unknown>): void;
   feedEvents(events: unknown[]): boolean;
   attach(channel: ISgnbChannel): () => void;
