@@ -81,8 +81,7 @@ def empty_table(title: str, sentence: str) -> Table:
 
 def name_of(label: Mapping[str, Any], rid: str = "") -> str:
     """``7.1 finding``: cell, branch and variable of a request."""
-    cell, branch = str(label.get("cell", "")), str(label.get("branch", ""))
-    place = f"{cell}.{branch}" if branch else cell
+    place = ".".join(filter(None, (str(label.get("cell", "")), str(label.get("branch", "")))))
     return " ".join(filter(None, [place, str(label.get("name", ""))])) or rid
 
 

@@ -28,7 +28,7 @@ export class EngineState {
     this.treeVersion = 0;
     this.kvVersion = 0;
     this.lockVersion = 0;
-    this.known = true; // false: events before this state's first one are missing
+    this.odd = false; // an event came that cannot follow: what is held is not the engine's state
     this.onSlots = null; // told of (start, count) that changed
     this._resize(slots);
   }
@@ -151,7 +151,10 @@ export class EngineState {
   _radix(event) {
     const { kind, node: id, parent = 0, start = 0, length = 0, time } = event;
     this.treeVersion++;
+    if (kind !== "insert" && kind !== "split" && !this._agrees(id, parent, start, length)) return this._refuse();
     if (kind === "insert") {
+      const above = this.nodes.get(parent);
+      if (this.nodes.has(id) || parent === id || start !== (above ? above.start + above.length : 0)) return this._refuse();
       const root = this.nodes.get(parent)?.root ?? parent;
       const rid = event.for_rid ?? "";
       if (rid && this.live.has(rid)) this.holds.set(rid, id);
@@ -173,6 +176,8 @@ export class EngineState {
       for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent)) {
         node.pins = Math.max(0, node.pins + (kind === "pin" ? 1 : -1));
       }
+    } else {
+      this._refuse();
     }
     if (kind === "evict" && event.next) this.next = event.next;
     if (kind === "flush" || kind === "lock" || kind === "evict") {
@@ -180,9 +185,21 @@ export class EngineState {
     }
   }
 
+  /** Whether the event means the node as it is held here; roots are not held: they lie at 0 and have no tokens. */
+  _agrees(id, parent, start, length) {
+    const node = this.nodes.get(id);
+    return node ? node.parent === parent && node.start === start && node.length === length : !parent && !start && !length;
+  }
+
+  /** Events without a hole always follow; if one does not, the store asks for the whole picture. */
+  _refuse() {
+    this.odd = true;
+  }
+
   _split({ node: id, parent = 0, child, start = 0, length = 0, time }) {
     const lower = this.nodes.get(child);
-    if (!lower) return;
+    const follows = lower?.parent === parent && lower.start === start && length < lower.length && !this.nodes.has(id) && id !== child;
+    if (!follows) return this._refuse();
     const siblings = this._siblings(parent);
     const upper = { ...lower, id, parent, start, length, edge: time, children: [child] };
     siblings[siblings.indexOf(child)] = id; // the cut node's place among its siblings stays
@@ -195,7 +212,7 @@ export class EngineState {
 
   _remove(id, event) {
     const node = this.nodes.get(id);
-    if (!node) return;
+    if (!node || node.children.length) return this._refuse();
     const siblings = this._siblings(node.parent);
     const place = siblings.indexOf(id);
     if (place >= 0) siblings.splice(place, 1);
@@ -317,6 +334,7 @@ export class History {
     this.firstPolicy = ""; // the policy before the first switch among them; "" when that is not known
     this.rows = 0;
     this.version = 0;
+    this.odd = false; // an event says something else of a request than an earlier one did
   }
 
   apply(event) {
@@ -387,11 +405,12 @@ export class History {
   _request(event) {
     const { rid, state, time } = event;
     const record = this._record(rid, event.label ?? {}, event.client, time);
+    if (!sameRequest(record, event)) this.odd = true;
     record.state = state;
     record.prompt = event.prompt_tokens ?? record.prompt;
     record.completed = event.completion_tokens ?? record.completed;
     if (state === "admitted") {
-      record.turns.push({ from: time, to: 0, end: "" });
+      record.turns.push({ from: time, to: 0, end: "", why: "", match: event.match ?? null });
       if (!record.match && event.match) {
         record.match = event.match;
         record.cached = event.cached_tokens ?? 0;
@@ -401,6 +420,7 @@ export class History {
       }
     } else if (state === "compiling" || state === "compiled") {
       record[state] = time;
+      if (event.reason) record.compilingWords = event.reason;
     } else if (state === "first_token") {
       record.twice = event.duplicate_tokens ?? 0;
       record.first = record.first || time;
@@ -422,7 +442,7 @@ export class History {
       const record = this._record(req.rid, req.label ?? {}, req.client, req.time_queued);
       record.state = req.state === "waiting" ? "queued" : "admitted";
       Object.assign(record, { prompt: req.prompt_tokens, cached: req.cached_tokens, completed: req.completion_tokens });
-      if (req.time_admitted && !record.turns.length) record.turns.push({ from: req.time_admitted, to: 0, end: "" });
+      if (req.time_admitted && !record.turns.length) record.turns.push({ from: req.time_admitted, to: 0, end: "", why: "", match: req.match });
       if (req.match && !record.match) {
         Object.assign(record, { match: req.match, admitted: req.time_admitted });
         this.prompts.push(record);
@@ -431,9 +451,19 @@ export class History {
   }
 }
 
+/** Whether an event repeats what is known of its request: whose it is, its name, its prompt, what was reused of it. */
+function sameRequest(record, event) {
+  const { label = {} } = event;
+  const known = record.label ?? {};
+  if (["cell", "branch", "name", "line"].some(field => (known[field] ?? "") !== (label[field] ?? ""))) return false;
+  if (record.client !== event.client) return false;
+  if (record.prompt && event.prompt_tokens && record.prompt !== event.prompt_tokens) return false;
+  return event.state === "admitted" || !record.match || event.cached_tokens === undefined || record.cached === event.cached_tokens;
+}
+
 /** What people call a request: `<cell>.<branch> <variable>`. */
 export function nameOf(record) {
   const { cell = "", branch = "", name = "" } = record?.label ?? {};
-  const place = branch ? `${cell}.${branch}` : cell;
+  const place = [cell, branch].filter(Boolean).join(".");
   return [place, name].filter(Boolean).join(" ") || record?.rid || "–";
 }

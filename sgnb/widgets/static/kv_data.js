@@ -9,6 +9,7 @@ export const SELECTED = 6;
 const FIRST_HUE = 8;
 const OTHER = 14;
 const FIRST_AGE = 15;
+const WAITING = { queued: "waiting", waiting: "waiting", compiling: "compiling grammar", compiled: "waiting" };
 
 /** Cells: `cols × rows` of `pitch` px, `group` slots each; the window on them is `width × height`. */
 export function layoutMap(slots, pageSize, width, zoom = 0, maxHeight = MAX_HEIGHT) {
@@ -107,7 +108,7 @@ export function holdersOf(state, history, { runs }, kept = [], most = 12) {
     const own = prefill + decode;
     if (!own && !shared) continue;
     const record = history.requests.get(rid);
-    const doing = word === "queued" ? "waiting" : decode || word === "first_token" ? "decode" : "prefill";
+    const doing = WAITING[word] ? WAITING[word] : decode || word === "first_token" ? "decode" : "prefill";
     out.push({ rid, name: nameOf(record ?? { rid }), state: doing, own, shared, prefill, decode, runs: runsOf(state, runs, rid), text: "" });
   }
   out.sort((a, b) => b.own + b.shared - a.own - a.shared || (a.rid < b.rid ? -1 : 1));

@@ -233,6 +233,7 @@ export class Store {
     this.reset();
     this.live = EngineState.fromSnapshot(snapshot);
     for (const { event } of snapshot.past ?? []) this.history.apply(event);
+    this.history.odd = false; // its oldest events may begin in the middle
     this.history.fromSnapshot(snapshot);
     this._setClock(snapshot.time);
     this._checkpoint();
@@ -240,17 +241,18 @@ export class Store {
     this._tell("data");
   }
 
-  /** Take numbered events; false when one is missing. `bytes` is their raw form, if there is one. */
+  /** Take numbered events; false when one is missing, or cannot follow what came before. `bytes` is their raw form, if there is one. */
   feedEvents(numbered, { bytes = null, time = 0 } = {}) {
     const fresh = numbered.filter(({ seq }) => seq > this.live.seq);
     if (fresh.length) {
-      if (fresh[0].seq !== this.live.seq + 1) return false;
+      if (fresh.some(({ seq }, index) => seq !== this.live.seq + 1 + index)) return false;
       if (!this._checkpoints.length) this._checkpoint(fresh[0].event.time);
       this._keep(fresh, bytes, numbered.length === fresh.length);
       for (const { seq, event } of fresh) {
         this.live.apply(seq, event);
         this.history.apply(event);
       }
+      if (this.live.odd || this.history.odd) return false;
       this._maybeCheckpoint();
     }
     this._setClock(Math.max(time, this.live.time));
@@ -359,7 +361,7 @@ export class Store {
   _subscribe() {
     this.received = this._acked = 0;
     this._heard = performance.now();
-    this._say({ k: "sub", from: this.live.seq }, this._speaker);
+    this._say({ k: "sub", from: this.live.odd || this.history.odd ? 0 : this.live.seq }, this._speaker);
   }
 
   _say(content, entry) {
