@@ -15,6 +15,7 @@ from scheduler_rig import BYTES, Rig, alone
 from sgnb.engine.grammar import base
 from sgnb.engine.grammar.base import CompiledGrammar, GrammarBackend, GrammarError, GrammarState, Matcher
 from sgnb.engine.model_executor.stub_runner import STUB_EOS
+from sgnb.engine.scheduler.grammar_manager import THREADS
 from sgnb.messages import StepEvent, TokenTable
 
 
@@ -204,6 +205,30 @@ def test_B140_abort_while_it_compiles(backend):
     backend.hold.set()
     rig.run(2, b"later", regex="yes|no")
     assert backend.compiled == ["yes|no"], "what was compiled for it is kept"
+
+
+@pytest.mark.abort
+def test_R12_what_nobody_waits_for_any_more_is_not_compiled(backend):
+    """Else whoever asks and aborts keeps the compilers busy for everybody, and the queue grows without bound."""
+    backend.hold.clear()
+    rig = GrammarRig()
+    grammars = rig.scheduler.grammars
+    for n in range(1, 41):
+        rid = rig.decode(n, b"x", regex=f"yes|n{n}")
+        rig.step()
+        deadline = time.monotonic() + 10
+        while n <= THREADS and len(backend.compiled) < n:  # so many are being compiled, and go on
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        rig.abort(rid)
+        rig.step()
+    assert len(grammars._waiting) == THREADS and not grammars.queue and not grammars._wanted
+    again = rig.decode(50, b"x", regex="yes|n40")
+    rig.step()
+    backend.hold.set()
+    rig.drain()
+    assert rig.told[again].finish.type == "grammar"
+    assert backend.compiled == ["yes|n1", "yes|n2", "yes|n40"] and not grammars._waiting
 
 
 def test_B058_bad_constraint_fails_alone_in_any_order(backend):

@@ -11,7 +11,6 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from queue import SimpleQueue
 
 from sgnb.constraints import Constraint
 from sgnb.engine.grammar.base import (
@@ -58,7 +57,10 @@ class GrammarManager:
         self._cache: OrderedDict[Constraint, tuple[Outcome, int]] = OrderedDict()
         self._cached_bytes = 0
         self._waiting: dict[Constraint, list[Req]] = {}
-        self._jobs: SimpleQueue[Constraint] = SimpleQueue()
+        """Who waits for each that is wanted or being compiled."""
+        self._wanted: dict[Constraint, None] = {}
+        """What no thread has begun with, in the order of asking; it and its condition are all that threads share."""
+        self._changed = threading.Condition()
         self._done: deque[tuple[Constraint, Outcome, bool]] = deque()
         self._threads: list[threading.Thread] = []
 
@@ -88,17 +90,24 @@ class GrammarManager:
         self.queue.append(req)
         if constraint not in self._waiting:
             self._waiting[constraint] = []
-            self._jobs.put(constraint)
+            with self._changed:
+                self._wanted[constraint] = None
+                self._changed.notify()
             self._start()
         self._waiting[constraint].append(req)
         return None
 
     def drop(self, req: Req) -> None:
-        """It ended, or got its grammar: it waits no more. What is compiled for it is kept all the same."""
+        """It ended: it waits no more. What is being compiled for it is kept all the same; what is not begun with is not,
+        unless others want it."""
         self.queue.remove(req)
-        for waiting in self._waiting.values():
-            if req in waiting:
-                waiting.remove(req)
+        assert req.constraint is not None, "only who has a constraint waits for a grammar"
+        waiting = self._waiting[req.constraint]
+        waiting.remove(req)
+        if not waiting:
+            with self._changed:
+                if req.constraint in self._wanted:
+                    del self._wanted[req.constraint], self._waiting[req.constraint]
 
     @property
     def has_news(self) -> bool:
@@ -149,7 +158,11 @@ class GrammarManager:
 
     def _work(self) -> None:
         while True:
-            constraint = self._jobs.get()
+            with self._changed:
+                while not self._wanted:
+                    self._changed.wait()
+                constraint = next(iter(self._wanted))
+                del self._wanted[constraint]
             self._done.append((constraint, *self._compile(constraint)))
             self.wake()
 
