@@ -15,6 +15,7 @@ import pytest
 from scheduler_rig import Rig
 
 from sgnb.config import EngineArgs
+from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.model_executor.drivers import ForwardSide, InlineDriver, Runner, ThreadDriver, make_driver
 from sgnb.engine.model_executor.process_driver import FrameBuffer, ProcessDriver
 from sgnb.engine.model_executor.stub_runner import StubRunner
@@ -137,6 +138,25 @@ def test_the_scheduler_is_let_answer_while_it_waits_for_the_thread():
     driver.launch(record(1, [65], 0, [1]))
     driver.collect()
     assert asked
+    driver.close()
+
+
+def test_R10_a_fault_of_what_is_handled_meanwhile_is_not_the_steps():
+    """Taken for the step's it would fail that step's requests, hide broken books, and leave a result for the next step."""
+    runner = Blocking()
+    driver = ThreadDriver(runner)
+    rig = Rig(driver=driver)
+    rid = rig.decode(1, b"prompt")
+
+    def meanwhile() -> None:
+        raise IntegrityError("slots do not add up")
+
+    driver.while_waiting = meanwhile
+    with pytest.raises(EngineDied, match="slots do not add up") as caught:
+        rig.scheduler.step()
+    assert isinstance(caught.value.__cause__, IntegrityError)
+    assert rig.told[rid].finish is None
+    runner.free.set()
     driver.close()
 
 

@@ -144,6 +144,19 @@ class Driver(ABC):
     def close(self) -> None:
         """End the runner and free its memory. Idempotent."""
 
+    def _attend(self) -> None:
+        """Let the scheduler answer. A fault of its own there is not the step's, whose result is to come: EngineDied."""
+        if self.while_waiting is None:
+            return
+        try:
+            self.while_waiting()
+        except Exception as fault:
+            words = f"{type(fault).__name__}: {fault}"
+            raise EngineDied(
+                f"The scheduler met a fault while a step was computed ({words}).",
+                hint="Start again: %sgl restart",
+            ) from fault
+
     def _tell(self, runner: Runner) -> None:
         """Take over what is known of the runner."""
         for name in ("vocab_size", "context_length", "max_total_tokens", "max_running"):
@@ -225,7 +238,7 @@ class ThreadDriver(Driver):
     def collect(self) -> Ran:
         """Wait for the oldest job."""
         job = self._flying.popleft()
-        self._await(job.done, self.while_waiting)
+        self._await(job.done, self._attend)
         if self._flying:
             self._await(self._flying[0].launched, None)
         if isinstance(job.found, Ran):

@@ -119,7 +119,7 @@ class ProcessDriver(Driver):
 
     def collect(self) -> Ran:
         """Wait for the oldest result."""
-        message = self._wait(self.while_waiting)
+        message = self._wait(self._attend)
         if isinstance(message, RunnerResult):
             return Ran(message.output, message.began, message.ended)
         if isinstance(message, RunnerFailed):
@@ -132,9 +132,9 @@ class ProcessDriver(Driver):
         while self._out:
             self._pump(WAIT_SECONDS)
 
-    def _wait(self, meanwhile: Callable[[], None] | None) -> RunnerMessage:
+    def _wait(self, meanwhile: Callable[[], None]) -> RunnerMessage:
         while (frame := self._frames.take()) is None:
-            if not self._pump(WAIT_SECONDS) and meanwhile is not None:
+            if not self._pump(WAIT_SECONDS):
                 meanwhile()
         return self._decoder.decode(frame)
 
