@@ -156,6 +156,21 @@ def test_the_cache_can_be_switched_off_and_on():
     assert rig.run(4, STEM, max_new_tokens=1).meta.cached_tokens == len(STEM) - 1
 
 
+def test_a_pause_ends_with_the_client_that_asked_for_it():
+    """Its notebook is gone: nobody else would know why nothing moves."""
+    rig = Rig()
+    rig.decode(1, b"a prompt", client=1)
+    rig.ask("pause", client=2)
+    rig.step(3)
+    assert rig.told["c1.r1"].finish is None
+    rig.gone(3)
+    rig.step(3)
+    assert rig.scheduler.paused, "of another client"
+    rig.gone(2)
+    rig.drain()
+    assert rig.told["c1.r1"].finish.type == "length" and not rig.scheduler.paused
+
+
 def test_pause_step_resume():
     rig = Rig()
     rig.ask("pause")

@@ -123,8 +123,7 @@ def _knobs(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 
 def _pause(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
-    scheduler.paused, scheduler.steps_allowed = True, 0
-    scheduler.publish(scheduler.stats())  # whoever watches sees it at once, also where nothing runs
+    scheduler.pause(msg.client)
     return {"paused": True, "steps": scheduler.meter.forward_steps}
 
 
@@ -139,8 +138,7 @@ def _step(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 
 def _resume(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
-    scheduler.paused, scheduler.steps_allowed = False, 0
-    scheduler.publish(scheduler.stats())
+    scheduler.resume()
     return {"paused": False, "steps": scheduler.meter.forward_steps}
 
 

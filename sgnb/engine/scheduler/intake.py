@@ -249,6 +249,8 @@ class Intake:
         self._abort_reqs(AbortReqs(rids=[req.rid for req in reqs]))
         self._close(SessionClose(sids=sids))
         self._scheduler.inputs.forget(msg.client)
+        if self._scheduler.paused and self._scheduler.paused_by == msg.client:
+            self._scheduler.resume()
 
     def _stop(self, msg: Stop) -> None:
         self._scheduler.stop_reason = msg.reason

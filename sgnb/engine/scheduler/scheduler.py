@@ -121,6 +121,8 @@ class Scheduler:
         self._table_rows = len(self.free_rows)
         self.paused = False
         """No step is taken but those in ``steps_allowed``; inputs are received."""
+        self.paused_by = 0
+        """The client that asked for it last; the pause ends with it."""
         self.steps_allowed = 0
         self.was_busy = False
         """Something happened since the books were last checked."""
@@ -309,6 +311,16 @@ class Scheduler:
     def holdable(self) -> int:
         """Slots that can be had now: free, or cached and not locked."""
         return self.allocator.available + self.cache.evictable_size
+
+    def pause(self, client: int) -> None:
+        """Take no step from now on, at the wish of a client."""
+        self.paused, self.paused_by, self.steps_allowed = True, client, 0
+        self.publish(self.stats())  # whoever watches sees it at once, also where nothing runs
+
+    def resume(self) -> None:
+        """Undo ``pause``."""
+        self.paused, self.paused_by, self.steps_allowed = False, 0, 0
+        self.publish(self.stats())
 
     def finish(self, req: Req, reason: Finish) -> None:
         """End a request in whatever state it is."""
