@@ -13,6 +13,7 @@ from text_rig import END, START, Scripted, add, b, begin, end, gen, init, turn
 
 from sgnb.config import MAX_PROMPT_BYTES
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, build_tokenizer, stub_tokenizer
+from sgnb.errors import LimitError
 from sgnb.messages import (
     AbortReqs,
     BatchOutput,
@@ -27,9 +28,12 @@ from sgnb.messages import (
     ReqOutput,
     RequestMeta,
     SchedulerReady,
+    Select,
     SessionClose,
+    SessionDecode,
     SessionExtend,
     SessionOpen,
+    SessionSelect,
     Text,
 )
 from sgnb.sampling_params import SamplingParams
@@ -606,3 +610,28 @@ def test_F57_a_prompt_that_ends_with_a_space_is_told_and_no_other() -> None:
         notes[number] = s.chunks()[-1].meta.notes
     assert len(notes[0]) == 1 and "ends with a space" in notes[0][0]
     assert notes[1] == notes[2] == notes[3] == []
+
+
+@pytest.mark.parametrize("op", [Decode, Select])
+def test_R5_a_request_that_no_frame_holds_fails_alone_and_its_session_goes_on(op):
+    """One terminal chunk, and what waits behind it is told the first cause instead of waiting for ever."""
+    s = Scripted()
+    s.send(init(), add("hi"))
+    send = s.manager._to_scheduler
+
+    def full(message):
+        if isinstance(message, SessionDecode | SessionSelect):
+            raise LimitError("a message of 17,000,000 bytes is over the limit")
+        send(message)
+
+    s.manager._to_scheduler = full
+    more = (
+        {"params": SamplingParams()}
+        if op is Decode
+        else {"options": ["a", "b"], "method": "greedy_token_selection"}
+    )
+    s.send(op(rid="c1.r1", sid="c1.s1", **more), op(rid="c1.r2", sid="c1.s1", **more))
+    ends = {chunk.rid: chunk.finish for chunk in s.chunks() if chunk.finish is not None}
+    assert set(ends) == {"c1.r1", "c1.r2"}
+    assert all(end.type == "error" and "17,000,000" in end.error.message for end in ends.values())
+    assert s.manager.counts() == {"sessions": 1, "running": 0, "queued": 0}

@@ -124,7 +124,6 @@ class TokenizerManager:
         self._waiting: Counter[int] = Counter()
         self._refused: OrderedDict[str, ErrorInfo] = OrderedDict()
         """Sessions that could not be opened, so that their later ops name the first cause."""
-        self._spare = -1
         self._outbox: dict[int, list[Chunk]] = {}
         self._spare = -1
         """What the scheduler said last: see ``Chunks.spare``."""
@@ -489,9 +488,6 @@ class TokenizerManager:
         if ids := (yield from session.settle(self.tokenizer)):
             self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
         options = yield from session.take_options(op.options, self.tokenizer, self._renderer.render)
-        del self._queued[op.rid]
-        session.running, session.options = op.rid, options
-        self._requests[op.rid] = _Request(session.client, session.sid, False, options=tuple(op.options))
         self._to_scheduler(
             SessionSelect(
                 rid=op.rid,
@@ -505,18 +501,12 @@ class TokenizerManager:
                 priority=op.priority,
             )
         )
+        del self._queued[op.rid]
+        session.running, session.options = op.rid, options
+        self._requests[op.rid] = _Request(session.client, session.sid, False, options=tuple(op.options))
 
     def _decode(self, session: Session, op: Decode) -> Steps[None]:
         prompt = yield from session.prompt(self.tokenizer, self._renderer.render)
-        del self._queued[op.rid]
-        session.running = op.rid
-        self._requests[op.rid] = _Request(
-            session.client,
-            session.sid,
-            op.label.name == GENERATE,
-            prompt.notes,
-            with_text=op.params.return_text_in_logprobs,
-        )
         self._to_scheduler(
             SessionDecode(
                 rid=op.rid,
@@ -531,6 +521,15 @@ class TokenizerManager:
                 keep=prompt.keep,
                 priority=op.priority,
             )
+        )
+        del self._queued[op.rid]
+        session.running = op.rid
+        self._requests[op.rid] = _Request(
+            session.client,
+            session.sid,
+            op.label.name == GENERATE,
+            prompt.notes,
+            with_text=op.params.return_text_in_logprobs,
         )
 
     def _release(self, client: int, sids: Sequence[str]) -> None:
