@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import sgnb
 from sgnb.backends.process import list_records
 from sgnb.errors import SgnbError
+from sgnb.liveness import engine_command
 from sgnb.recording import open_recording
 
 
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _start(command: Sequence[str]) -> int:
     """A command of the engine's side, in this terminal."""
-    child = subprocess.Popen([sys.executable, "-m", "sgnb.engine", *command])
+    child = subprocess.Popen(engine_command(command))
     try:
         return child.wait()
     except KeyboardInterrupt:

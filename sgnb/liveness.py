@@ -1,4 +1,4 @@
-"""Is exactly that process still there? Start times and pidfds.
+"""Is exactly that process still there? Start times and pidfds; and commands that end with the process that started them.
 
 A leaf, used by the notebook's I/O thread, by the sweep of run folders and by both engine processes. A pid alone names
 nothing for long: every check here compares the start time too. Nothing here sends a signal.
@@ -7,6 +7,8 @@ nothing for long: every check here compares the start time too. Nothing here sen
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -55,3 +57,12 @@ def open_pidfd(pid: int, start_time: int) -> int | None:
         os.close(fd)
         raise ProcessLookupError(f"process {pid} is gone")
     return fd
+
+
+COMMAND_OF = "--command-of"
+
+
+def engine_command(words: Sequence[str]) -> list[str]:
+    """How a command of the engine's side (``simulate``, ``models``, ``doctor``) is started by this process, so that it ends
+    when this one does, however that ends."""
+    return [sys.executable, "-m", "sgnb.engine", COMMAND_OF, str(os.getpid()), *words]

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from sgnb.engine.parent import tie_life_to_parent
+from sgnb.liveness import COMMAND_OF
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,12 +36,16 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Run one role or command; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    if words[:1] == [COMMAND_OF] and len(words) > 2:  # a command, which ends with who asked for it
+        if not tie_life_to_parent(int(words[1]), at_once=True):
+            return 1
+        words = words[2:]
     if words[:1] == ["simulate"]:
         from sgnb.engine.scheduler.simulate.command import main as simulate  # noqa: PLC0415
 
         return simulate(words[1:])
     parser = build_parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(words)
     # Each role imports its own half only: the tokenizer process must not pay for torch, nor wait for it.
     if options.command == "models":
         from sgnb.engine.commands import models  # noqa: PLC0415

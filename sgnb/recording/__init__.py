@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import msgspec
 
 from sgnb.errors import RecordingError
+from sgnb.liveness import engine_command
 from sgnb.messages import Numbered, OwnTokensPart, Snapshot
 from sgnb.recording.file import (
     SUFFIX,
@@ -138,7 +138,7 @@ class Recording:
         Runs in a process of its own: the scheduler is not imported here. RecordingError with the command's words when
         it fails, or takes longer than ``timeout`` seconds.
         """
-        command = [sys.executable, "-m", "sgnb.engine", "simulate", str(self.path), "--json", *options]
+        command = engine_command(["simulate", str(self.path), "--json", *options])
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
         except subprocess.TimeoutExpired:

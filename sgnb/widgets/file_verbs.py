@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import secrets
 import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from sgnb.errors import RecordingError, SgnbError
+from sgnb.liveness import engine_command
 from sgnb.messages import Numbered
 from sgnb.recording import with_suffix
 from sgnb.recording.perfetto import write_events
@@ -189,7 +189,7 @@ class _Jobs:
 
     def start(self, path: Path, args: Mapping[str, Any]) -> str:
         """Begin one on the recording ``path``; its number."""
-        command = [sys.executable, "-m", "sgnb.engine", "simulate", str(path), "--json"]
+        command = engine_command(["simulate", str(path), "--json"])
         policies = [str(name) for name in args.get("policies", [])]
         chunks = [int(size) for size in args.get("chunks", [])]
         if policies:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -386,3 +387,46 @@ def test_attach_to_nothing_and_with_a_wrong_token(engine):
     )
     assert AuthFailed.__name__ in done.stderr and "refused the token" in done.stderr
     assert engine.generate("x", sampling_params={"max_new_tokens": 2})["text"]
+
+
+def ended(family: list[psutil.Process]) -> bool:
+    """True when none of these processes runs."""
+    return not [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.kernel_life
+@pytest.mark.parametrize("driver", ["inline", "thread", "process"])
+def test_R8_owner_killed_with_each_driver_while_a_grammar_compiles(driver, runtime_dir):
+    """Tokenizer, scheduler, runner and the compiler of grammars, which begins when it is asked for: none is left."""
+    program = (
+        "import threading\nfrom sgnb.backends.engine import launch\n"
+        f"engine = launch(runner='stub', runner_driver={driver!r}, stub_step_seconds=0.002)\n"
+        "def ask(**more):\n    engine.generate('x', sampling_params={'max_new_tokens': 4000, **more})\n"
+        "threading.Thread(target=ask, kwargs={'ignore_eos': True}).start()\n"
+        "ask(regex='(a|b){1,500}(c|d){1,500}')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as child:
+        kernel = psutil.Process(child.pid)
+        until(lambda: len(kernel.children(recursive=True)) >= (4 if driver == "process" else 3), 60)
+        time.sleep(random.uniform(0.0, 1.0))
+        family = kernel.children(recursive=True)
+        child.kill()
+    assert until(lambda: ended(family), 5) < 2.0
+    assert not (runtime_dir / "sgnb" / "main").exists()
+
+
+@pytest.mark.kernel_life
+def test_R8_a_command_of_the_engine_ends_with_who_asked_for_it():
+    """A notebook that simulates a recording, or a terminal, killed."""
+    words = ["simulate", "--workload", "mixed", "--requests", "200000"]
+    with subprocess.Popen([sys.executable, "-m", "sgnb.cli", *words], stderr=subprocess.DEVNULL) as child:
+        terminal = psutil.Process(child.pid)
+        until(lambda: terminal.children(), 30)
+        time.sleep(1)
+        (command,) = family = terminal.children(recursive=True)
+        child.kill()
+    try:
+        assert until(lambda: ended(family), 5) < 2.0
+    finally:
+        if not ended(family):
+            command.kill()
