@@ -99,6 +99,10 @@ class RequestMeta(Wire, frozen=True, kw_only=True):
     """Kept characters beyond the last kept token: the session has them as pending text."""
     forced_tokens: int = 0
     """Output tokens that were the only ones its grammar allowed."""
+    joined_tokens: int = 0
+    """Prompt tokens whose KV was copied from joined branches now; neither cached nor computed."""
+    joined_kv: str = ""
+    """Of a session that was joined with ``method="kv"``: ``approximate``, or ``exact`` once nothing copied is left."""
     notes: list[str] = []
     """What the user may want to know of this prompt, one sentence or two each."""
 
@@ -223,17 +227,31 @@ class Select(Wire, frozen=True, kw_only=True, tag="select"):
     """Higher goes first, and may suspend lower ones that run."""
 
 
+ForkBase = Literal["new", "same", "none"]
+"""What a join takes for a child's own: all since this fork; what is ``sid``'s own and all since; nothing: it cannot
+be joined by its KV."""
+
+
 class Fork(Wire, frozen=True, kw_only=True, tag="fork"):
     """Open ``children`` as copies of ``sid``: ids and pending text. Nothing is copied in the KV pool."""
 
     sid: str
     children: list[str]
+    base: ForkBase = "new"
 
 
 class Commit(Wire, frozen=True, kw_only=True, tag="commit"):
     """Compute what is pending up to the last safe space, so that others find it cached."""
 
     sid: str
+
+
+class Join(Wire, frozen=True, kw_only=True, tag="join"):
+    """Append ``branches``, forks of ``sid``, to it by their ids: what was appended since the fork, in order. Their KV
+    is copied (``SessionJoin``). They are kept until then, though they may be released at once."""
+
+    sid: str
+    branches: list[str]
 
 
 class OptionScore(Wire, frozen=True, kw_only=True):
@@ -258,7 +276,7 @@ class Release(Wire, frozen=True, kw_only=True, tag="release"):
     sids: list[str]
 
 
-Op = Init | Extend | Decode | Select | Fork | Commit | Release
+Op = Init | Extend | Decode | Select | Fork | Join | Commit | Release
 
 
 class Block(Wire, frozen=True, kw_only=True, tag="block"):
@@ -445,6 +463,7 @@ class SessionFork(Wire, frozen=True, kw_only=True, tag="s.fork"):
 
     sid: str
     children: list[str]
+    base: ForkBase = "new"
 
 
 class SessionSelect(Wire, frozen=True, kw_only=True, tag="s.select"):
@@ -464,6 +483,23 @@ class SessionSelect(Wire, frozen=True, kw_only=True, tag="s.select"):
     label: Label = Label()
     priority: int = 0
     """Higher goes first, and may suspend lower ones that run."""
+
+
+class JoinPart(Wire, frozen=True, kw_only=True):
+    """A branch of a join: ``ids``, then what session ``sid`` has behind its fork but for the first ``skip`` of it."""
+
+    sid: str
+    skip: int = 0
+    ids: list[int] = []
+
+
+class SessionJoin(Wire, frozen=True, kw_only=True, tag="s.join"):
+    """Append ``ids`` and then all parts to session ``sid``, whose forks they are; what has KV of the parts is copied
+    there when it next computes, keys rotated, into a name space of its own."""
+
+    sid: str
+    ids: list[int]
+    parts: list[JoinPart]
 
 
 class SessionCommit(Wire, frozen=True, kw_only=True, tag="s.commit"):
@@ -522,6 +558,7 @@ SchedulerInput = (
     | SessionFork
     | SessionSelect
     | SessionCommit
+    | SessionJoin
     | SessionClose
     | AbortReqs
     | ClientGone
@@ -647,6 +684,11 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     move_src: list[int] = []
     """KV to move before anything is computed, all at once: of slot ``move_src[i]`` to slot ``move_dst[i]``."""
     move_dst: list[int] = []
+    copy_src: list[int] = []
+    """KV to copy after that and before anything is computed, all at once: of slot ``copy_src[i]`` to slot
+    ``copy_dst[i]``, its key rotated by ``copy_shift[i]`` positions."""
+    copy_dst: list[int] = []
+    copy_shift: list[int] = []
 
 
 class ModelWorkerOutput(Wire, frozen=True, kw_only=True):
@@ -685,6 +727,8 @@ class RunnerReady(Wire, frozen=True, kw_only=True, tag="r.ready"):
     device: str
     attention_backend: str
     notice: str = ""
+    rotates: bool = False
+    """Its KV can be copied to other positions."""
 
 
 class RunnerResult(Wire, frozen=True, kw_only=True, tag="r.result"):
@@ -798,6 +842,8 @@ class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
     of ``retracted``: ``kv_full``, ``priority``, ``quantum``; of ``finished``: the finish type or error code."""
     match: Match | None = None
     """Of ``admitted``."""
+    joined_tokens: int = 0
+    """Prompt tokens whose KV was copied from joined branches."""
     duplicate_tokens: int = 0
     """Prompt tokens that another request computed at the same time; this one's copy was freed."""
 
@@ -815,11 +861,12 @@ class StepNote(Wire, frozen=True, kw_only=True):
     """A decision of the pass, with its numbers: what was needed and what there was, in ``unit``."""
 
     rid: str
-    what: Literal["admitted", "deferred", "retracted", "suspended"]
+    what: Literal["admitted", "deferred", "retracted", "suspended", "joined", "recomputed"]
     reason: str
     """``fits``; ``leader`` (its prefix is being computed by ``leader``), ``kv``, ``rows``, ``chunk``, ``input``, ``grammar``
     (it is being compiled);
-    ``kv_full``; ``priority``, ``quantum``."""
+    ``kv_full``; ``priority``, ``quantum``; of ``joined``: ``copied`` (of ``needs`` joined tokens ``has`` are copied now); of
+    ``recomputed``: ``join`` (so many copied tokens were evicted)."""
     unit: str = ""
     needs: int = 0
     has: int = 0
@@ -910,6 +957,7 @@ InputKind = Literal[
     "fork",
     "select",
     "commit",
+    "join",
     "close",
     "abort",
     "gone",
@@ -940,7 +988,9 @@ class InputEvent(Wire, frozen=True, kw_only=True, tag="input"):
     sid: str = ""
     rid: str = ""
     names: list[str] = []
-    """Sessions of ``fork`` (children) and ``close``; requests of ``abort``."""
+    """Sessions of ``fork`` (children), ``join`` (branches) and ``close``; requests of ``abort``."""
+    skips: list[int] = []
+    """Of ``join``, for each branch: ids behind its fork that are left out. ``options`` are what is put in their place."""
     ids: bytes = b""
     options: list[bytes] = []
     method: str = ""

@@ -129,6 +129,10 @@ class Backend(ABC):
     def note_join(self, branches: int) -> None:  # noqa: B027  only an engine has figures
         """A program joined that many branches; a figure, nothing is carried out."""
 
+    def refuse_kv_join(self) -> str:
+        """Why branches cannot be joined by their KV here; empty where they can. May wait for the model to be loaded."""
+        return f"The backend {self.model_name!r} has no KV of its own."
+
     def text_of(self, ids: Sequence[int]) -> tuple[str, int]:
         """The text of token ids, and how many of them it covers: up to the last that ends a character. Raises EngineError
         where tokens mean nothing."""

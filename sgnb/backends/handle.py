@@ -406,6 +406,13 @@ class Engine(Backend):
         figures = self.client.control("stats")
         return figures | {"instruction_queue_length": self.client.pending, "join_rate": self._joins.rate()}
 
+    def refuse_kv_join(self) -> str:
+        """See Backend."""
+        self.wait_ready()
+        if self.info is not None and self.info.runner == "transformers":
+            return "The transformers runner cannot copy KV to other positions."
+        return ""
+
     def note_join(self, branches: int) -> None:
         """A program of this kernel joined branches."""
         self._joins.note(branches)

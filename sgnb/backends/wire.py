@@ -21,6 +21,7 @@ from sgnb.messages import (
     Fork,
     Ids,
     Init,
+    Join,
     Label,
     Mark,
     Op,
@@ -43,7 +44,9 @@ def _op(op: lang.Instruction) -> Op:
     if isinstance(op, lang.Extend):
         return Extend(sid=op.sid, parts=[_part(part) for part in op.parts])
     if isinstance(op, lang.Fork):
-        return Fork(sid=op.sid, children=list(op.children))
+        return Fork(sid=op.sid, children=list(op.children), base=op.base)
+    if isinstance(op, lang.Join):
+        return Join(sid=op.sid, branches=list(op.branches))
     if isinstance(op, lang.Commit):
         return Commit(sid=op.sid)
     line = op.position.line if op.position else 0
@@ -161,6 +164,8 @@ def to_meta_info(
     info: dict[str, Any] = {"id": rid, "finish_reason": finish_reason(finish, count)}
     if meta is not None:
         info.update({name: getattr(meta, name) for name in meta.__struct_fields__})
+        if not meta.joined_kv:  # only a joined state has these
+            del info["joined_kv"], info["joined_tokens"]
     if logprobs:
         info["output_token_logprobs"] = [(one.logprob, one.id, one.text or None) for one in logprobs]
         if any(one.top for one in logprobs):

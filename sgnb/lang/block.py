@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sgnb.lang.instruction import ChoicesMethod
+from sgnb.lang.instruction import ChoicesMethod, ForkBase
 from sgnb.lang.position import Place
 from sgnb.sampling_params import SamplingParams
 
@@ -84,6 +84,15 @@ class ForkOp(NamedTuple):
     sid: str
     children: tuple[str, ...]
     place: Place | None
+    base: ForkBase = "new"
+
+
+class JoinOp(NamedTuple):
+    """Sessions forked from ``sid`` were appended to it by their KV."""
+
+    sid: str
+    branches: tuple[str, ...]
+    place: Place | None
 
 
 class ChosenOp(NamedTuple):
@@ -113,13 +122,15 @@ class CommitOp(NamedTuple):
     place: Place | None
 
 
-Op = InitOp | TextOp | IdsOp | MarkOp | GenOp | SelectOp | ForkOp | ChosenOp | SharedOp | CommitOp
+Op = InitOp | TextOp | IdsOp | MarkOp | GenOp | SelectOp | ForkOp | JoinOp | ChosenOp | SharedOp | CommitOp
 
 
 def heirs(ops: Sequence[Op], sids: Iterable[str]) -> set[str]:
-    """``sids`` and all sessions that ``ops`` fork from them, directly or not."""
+    """``sids`` and all sessions that ``ops`` fork from them or join them into, directly or not."""
     found = set(sids)
     for op in ops:
         if type(op) is ForkOp and op.sid in found:
             found.update(op.children)
+        elif type(op) is JoinOp and not found.isdisjoint(op.branches):
+            found.add(op.sid)
     return found

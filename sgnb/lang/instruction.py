@@ -92,12 +92,26 @@ class Select:
     """Higher goes first, and may suspend lower ones that run."""
 
 
+ForkBase = Literal["new", "same", "none"]
+"""What a join by KV takes for a branch's own: all since this fork; what is ``sid``'s own, and all since (a branch in
+its place); or nothing, since it can be joined as text only."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fork:
     """Open ``children`` as copies of session ``sid``: ids and pending text; then all are independent."""
 
     sid: str
     children: tuple[str, ...]
+    base: ForkBase = "new"
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Append what ``branches``, forks of session ``sid``, have since their fork, by ids and KV and not as text."""
+
+    sid: str
+    branches: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +121,7 @@ class Commit:
     sid: str
 
 
-Instruction = Init | Extend | Decode | Select | Fork | Commit
+Instruction = Init | Extend | Decode | Select | Fork | Join | Commit
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import ChosenOp, CommitOp, ForkOp, GenOp, IdsOp, InitOp, MarkOp, Op, SelectOp, TextOp
+from sgnb.lang.block import (
+    ChosenOp,
+    CommitOp,
+    ForkOp,
+    GenOp,
+    IdsOp,
+    InitOp,
+    JoinOp,
+    MarkOp,
+    Op,
+    SelectOp,
+    TextOp,
+)
 from sgnb.lang.instruction import (
     Block,
     Commit,
@@ -18,6 +30,7 @@ from sgnb.lang.instruction import (
     IdsPart,
     Init,
     Instruction,
+    Join,
     MarkPart,
     Part,
     Select,
@@ -62,7 +75,10 @@ def lower(run: str, ops: Sequence[Op], priority: int = 0) -> Block:
             parts.append(TextPart(op.text, literal=True))
         elif type(op) is ForkOp:
             close()
-            out.append(Fork(op.sid, op.children))
+            out.append(Fork(op.sid, op.children, op.base))
+        elif type(op) is JoinOp:
+            close()
+            out.append(Join(op.sid, op.branches))
         elif type(op) is CommitOp:
             close()
             out.append(Commit(op.sid))

@@ -20,13 +20,14 @@ from sgnb.lang.block import (
     GenOp,
     IdsOp,
     InitOp,
+    JoinOp,
     MarkOp,
     Op,
     SelectOp,
     SharedOp,
     TextOp,
 )
-from sgnb.lang.instruction import Commit, Decode, Extend, Fork, Init, Instruction, MarkPart
+from sgnb.lang.instruction import Commit, Decode, Extend, Fork, Init, Instruction, Join, MarkPart
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import REFUSED, Pass
 from sgnb.lang.passes.validate import same
@@ -295,6 +296,9 @@ def _take(out: list[Node], op: Op, lane: int, line: int, names: _Names, last: di
         arms = tuple(names.number[child] for child in op.children if child in names.number)
         text = f"{len(arms)} arm{'' if len(arms) == 1 else 's'}"
         out.append(Node(f"fork {lane} {_place(op)}", "Fork", "", text, line, (lane,), (), arms))
+    elif type(op) is JoinOp:
+        text = f"{len(op.branches)} arm{'' if len(op.branches) == 1 else 's'} by KV"
+        out.append(Node(f"join {lane} {_place(op)}", "Join", "", text, line, (lane,)))
     elif type(op) is CommitOp:
         out.append(Node(f"commit {lane} {line}", "Commit", "", "compute what is pending now", line, (lane,)))
     elif type(op) is SharedOp:
@@ -366,6 +370,9 @@ def _instruction(made: Instruction, names: _Names) -> list[str]:
     if isinstance(made, Fork):
         children = [names.name[names.number[child]] for child in made.children]
         return ["Fork", "", lane, _cut(", ".join(children))]
+    if isinstance(made, Join):
+        branches = [names.name[names.number[one]] for one in made.branches if one in names.number]
+        return ["Join", "", lane, _cut(", ".join(branches))]
     if isinstance(made, Init):
         return ["Init", "", lane, ""]
     if isinstance(made, Commit):

@@ -37,7 +37,7 @@ def take_best(
         parent._template = parent._template or winner._template
         old, sid = parent.sid, parent.backend.new_sid()
         parent.sid = parent._handle.sid = sid
-        core.record(ForkOp(winner.sid, (sid,), place))
+        core.record(ForkOp(winner.sid, (sid,), place, "none"))
         core.drop(old, ())
         core.append_event(
             HostNote(f"Branch {winner.branch} is the best; its parent goes on as it.", line_of(place))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
 from sgnb.errors import Cancelled, ProgramError, SgnbError
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, Op, SelectOp, SharedOp, heirs
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, JoinOp, Op, SelectOp, SharedOp, heirs
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
 from sgnb.lang.position import internal, place_of, position_of, user_frame
@@ -347,6 +347,8 @@ class Core:
                     slot.chunks.append(winner)
                 slot.meta = meta
                 slot.settle()
+                if state is not None:
+                    state.joined_kv = meta.get("joined_kv", state.joined_kv)
         self._release_samples([slot])
         if state is not None and state.joined:
             state.close_soon()
@@ -417,7 +419,10 @@ class Core:
                     slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
                     slot.settle()
                 unsent = [*self.held, *self.pending]
-                needed = any(type(op) is ForkOp and op.sid == sid for op in unsent)
+                needed = any(
+                    (type(op) is ForkOp and op.sid == sid) or (type(op) is JoinOp and sid in op.branches)
+                    for op in unsent
+                )
                 if not needed:
                     self.held = without_session(self.held, sid)
                     self.pending = without_session(self.pending, sid)

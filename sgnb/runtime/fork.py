@@ -13,6 +13,7 @@ from sgnb.errors import ProgramError, ProgramTypeError, SgnbError
 from sgnb.lang import api
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
 from sgnb.runtime.best import take_best
+from sgnb.runtime.kv_join import join_kv, refuse_kv
 from sgnb.runtime.state import State
 from sgnb.runtime.variables import Deferred, Slot, meta_of, open_slots_of, read_value
 
@@ -83,10 +84,11 @@ class Group:
 
         ``gather_variable``: each variable bound since the fork becomes a list in the parent, one value a branch (None
         where a branch has not bound it); reading it raises the error of a failed branch. ``concate_and_append``: the
-        texts of the branches since the fork are appended to the parent, in order, generations waited for; ``method``
-        is ``text``, which is exact. ``best``: the parent goes on as the branch of the highest value, with its text and
-        variables; the others are released at once. ``by`` names a variable that holds a number, or is a function of a
-        branch; without it the mean log-probability of the branch's generated tokens decides, which needs
+        texts of the branches since the fork are appended to the parent, in order, generations waited for; ``method="text"``
+        is exact, ``method="kv"`` copies the branches' KV instead of computing them again, which is approximate (see
+        ``joined_kv``) and works on an engine only. ``best``: the parent goes on as the branch of the highest value,
+        with its text and variables; the others are released at once. ``by`` names a variable that holds a number, or
+        is a function of a branch; without it the mean log-probability of the branch's generated tokens decides, which needs
         ``gen(return_logprob=True)``. Equal values: the first branch.
         """
         place = place_of(user_frame())
@@ -118,8 +120,11 @@ class Group:
             if mode == "best":
                 take_best(self.parent, self.states, by, place)
                 return
-            for state in self.states:
-                self.parent.repeat(state.freeze(), place)
+            if method == "kv":
+                join_kv(self.parent, self.states, place)
+            else:
+                for state in self.states:
+                    self.parent.repeat(state.freeze(), place)
         for state in self.states:
             for slot in state.open_slots():
                 slot.hold()
@@ -145,11 +150,7 @@ class Group:
                 position=position,
             )
         if method == "kv":
-            raise ProgramError(
-                'join(method="kv") comes in a later version of sgnb.',
-                hint="Leave it out: the texts are appended, which is exact.",
-                position=position,
-            )
+            refuse_kv(self.parent, self.states, mode, position)
         if any(state.joined for state in self.states):
             raise ProgramError(
                 "These branches were joined already.",

@@ -48,7 +48,7 @@ class Mark:
 def make_mark(state: State, core: Core, place: Place) -> Mark:
     """Mark the place where ``state`` is now."""
     sid = state.backend.new_sid()
-    core.record(ForkOp(state.sid, (sid,), place))
+    core.record(ForkOp(state.sid, (sid,), place, "same"))
     state._handle.extra.append(sid)
     return Mark(state, sid)
 
@@ -76,5 +76,5 @@ def rewind(state: State, mark: Mark, place: Place) -> None:
     core = state.writable(place)
     assert core is not None
     state.sid = state._handle.sid = state.backend.new_sid()
-    core.record(ForkOp(mark.sid, (state.sid,), place))
+    core.record(ForkOp(mark.sid, (state.sid,), place, "same"))
     core.append_event(HostNote(f"Went back to the mark after {mark.characters} characters."))

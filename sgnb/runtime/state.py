@@ -80,6 +80,11 @@ class State(Turns):
         self.is_branch = parent is not None
         self.joined = False
         """True after a join: it can be read, nothing can be appended."""
+        self.joined_kv = ""
+        """``approximate`` after a join with ``method="kv"``; ``exact`` once nothing of the copied KV is left, and what was
+        joined has been computed."""
+        self.sent = True
+        """False while what is appended is in the session already: a join by KV."""
         self.depth = 0
         self._forks = 0
         self.rewound = 0
@@ -119,6 +124,7 @@ class State(Turns):
         self._unnamed = parent._unnamed
         self._made = parent._made
         self.depth = parent.depth + 1
+        self.joined_kv = parent.joined_kv
 
     # ------------------------------------------------------------ appending
 
@@ -203,14 +209,16 @@ class State(Turns):
             self._pieces.append(part.value)
             self._history.append(part)
             core.append_event(TextAppended(self.number, part.value, line_of(place)))
-            core.record(TextOp(self.sid, part.value, part.literal or self.role is not None, place))
+            if self.sent:
+                core.record(TextOp(self.sid, part.value, part.literal or self.role is not None, place))
 
     def _add_tokens(self, core: Core, part: api.Tokens, place: Place) -> None:
         if part.value:
             self._pieces.append(part.value)
             core.append_event(TextAppended(self.number, part.value, line_of(place)))
         self._history.append(part)
-        core.record(IdsOp(self.sid, part.ids, part.value, place))
+        if self.sent:
+            core.record(IdsOp(self.sid, part.ids, part.value, place))
 
     def _add_gen(self, core: Core, part: api.Gen, place: Place) -> Lazy:
         name = part.name or self._auto_name()
@@ -433,6 +441,11 @@ class State(Turns):
                 self.append_expr(api.Text(step.text, literal=True), place)
             else:
                 self.append_expr(step, place)
+
+    @property
+    def began_empty(self) -> bool:
+        """A branch of a state without text."""
+        return not self._history[: self._forked_at]
 
     def freeze(self) -> list[Step]:
         """End a branch: nothing more is appended. Returns what was, since it began."""

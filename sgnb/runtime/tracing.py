@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sgnb.backends.base import Backend, Delta, Done, Sink, Started, TemplateInfo, TokenInfo
-from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Init, Instruction, Select, TextPart
+from sgnb.lang.instruction import (
+    Block,
+    Decode,
+    Extend,
+    Fork,
+    IdsPart,
+    Init,
+    Instruction,
+    Join,
+    Select,
+    TextPart,
+)
 from sgnb.lang.position import internal
 from sgnb.runtime.state import State
 
@@ -59,6 +70,8 @@ def _line(op: Instruction, name: Callable[[str], str]) -> str:
         return f"{name(op.sid)} gen {op.name}"
     if isinstance(op, Select):
         return f"{name(op.sid)} select {op.name} of {len(op.options)}"
+    if isinstance(op, Join):
+        return f"{name(op.sid)} join {' '.join(map(name, op.branches))}"
     if isinstance(op, Fork):
         return f"{name(op.sid)} fork {' '.join(map(name, op.children))}"
     return f"{name(op.sid)} {'open' if isinstance(op, Init) else 'commit'}"

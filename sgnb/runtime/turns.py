@@ -32,6 +32,7 @@ class Turns(Reading):
     sid: str
     backend: Backend
     role: str | None
+    sent: bool
     _template: TemplateInfo | None
     _turn_start: int
     _history: list[Step]
@@ -90,7 +91,8 @@ class Turns(Reading):
         self._turn_start = len(self._pieces)
         self._history.append(api.RoleBegin(role))
         core.append_event(RoleBegan(self.number, role, prefix))
-        core.record(MarkOp(self.sid, role, True, place))
+        if self.sent:
+            core.record(MarkOp(self.sid, role, True, place))
 
     def _end(self, core: Core, place: Place) -> None:
         role, self.role = self.role or "", None
@@ -100,7 +102,8 @@ class Turns(Reading):
             self._pieces.append(suffix)
         self._history.append(api.RoleEnd(role))
         core.append_event(RoleEnded(self.number, role, suffix))
-        core.record(MarkOp(self.sid, role, False, place))
+        if self.sent:
+            core.record(MarkOp(self.sid, role, False, place))
 
     def _default_system(self, core: Core) -> None:
         """The template's own system turn: the engine puts its text, so it is kept here and not sent."""

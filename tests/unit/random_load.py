@@ -35,6 +35,7 @@ class Asked:
     options: list[bytes] | None = None
     method: str = ""
     abort: bool = False
+    joined: bool = False
 
 
 @dataclass
@@ -43,6 +44,10 @@ class Known:
 
     ids: list[int] = field(default_factory=list)
     last: Asked | None = None
+    parent: int | None = None
+    forked_at: int = 0
+    joined: bool = False
+    """KV of branches was copied into it, perhaps."""
 
 
 def oracle(ids: list[int], params: dict, limit: int) -> tuple[list[int], str]:
@@ -96,7 +101,7 @@ class Load:
         self.asked: dict[str, Asked] = {}
         self.sessions: dict[int, Known] = {}
         self.aborts, self.moves = aborts, moves
-        self.n = 0
+        self.n = self.joins = self.copied = 0
 
     def run(self, requests: int, retract_every: int = 0) -> None:
         """Send that many requests, drain, compare each."""
@@ -127,12 +132,15 @@ class Load:
         """A request on a new session, on an old one, or on forks of an old one."""
         rng, rig = self.rng, self.rig
         free = self.free_sessions()
+        if rng.random() < 0.5 and self.join(free):
+            return
         if free and rng.random() < 0.15:
             parent = rng.choice(free)
             children = [self.next() for _ in range(rng.randint(1, 4))]
             rig.fork(parent, *children)
             for child in children:
-                self.sessions[child] = Known(list(self.sessions[parent].ids))
+                known = self.sessions[parent]
+                self.sessions[child] = Known(list(known.ids), None, parent, len(known.ids), known.joined)
                 self.ask(child)
         elif free and rng.random() < 0.4:
             sid = rng.choice(free)
@@ -145,6 +153,33 @@ class Load:
             rig.open(sid)
             self.sessions[sid] = Known()
             self.ask(sid)
+
+    def join(self, free: list[int]) -> bool:
+        """Branches that are done are appended to their parent by their KV, if there are any, and the parent goes on."""
+        arms: dict[int, list[int]] = {}
+        for sid in free:
+            parent = self.sessions[sid].parent
+            if parent in free:
+                arms.setdefault(parent, []).append(sid)
+        if not arms:
+            return False
+        parent, branches = self.rng.choice(sorted(arms.items()))
+        known, skip = self.sessions[parent], self.rng.choice([0, 0, 1])
+        branches = [sid for sid in branches if len(self.sessions[sid].ids) > self.sessions[sid].forked_at]
+        self.rig.join(parent, *branches, ids=b"j", skip=skip)
+        known.ids += b"j"
+        known.joined = True
+        for sid in branches:
+            branch = self.sessions[sid]
+            known.ids += branch.ids[branch.forked_at + skip :]
+            branch.parent = None
+        if self.rng.random() < 0.7:
+            self.rig.close(*branches)
+            for sid in branches:
+                del self.sessions[sid]
+        self.joins += 1
+        self.ask(parent)
+        return True
 
     def next(self) -> int:
         """A number that was not used."""
@@ -194,6 +229,7 @@ class Load:
             params["min_new_tokens"] = rng.choice([0, 0, params["max_new_tokens"] // 2])
             rid = rig.decode(n, ids, sid=sid, fresh=False, priority=rng.choice([0, 0, 0, -1, 5]), **params)
             asked = Asked(rid, known.ids + list(ids), params)
+        asked.joined = known.joined
         self.asked[rid] = known.last = asked
 
     # ------------------------------------------------------------ what disturbs
@@ -203,7 +239,8 @@ class Load:
         rng, rig = self.rng, self.rig
         if rng.random() < 0.05 and rig.scheduler.reqs:
             rid = rng.choice(list(rig.scheduler.reqs))
-            self.asked[rid].abort = True
+            if rid in self.asked:  # else it computes a branch in the background
+                self.asked[rid].abort = True
             ended = [other for other, told in rig.told.items() if told.finish is not None]
             rig.abort(rid, *ended[-2:], "c1.r0")
         if rng.random() < 0.03 and self.sessions:
@@ -254,6 +291,13 @@ class Load:
     def compare(self, asked: Asked, told: Told) -> None:
         """Words, end, kept ids and what is left over; of a select its winner and scores."""
         prompt = asked.prompt
+        if told.meta.joined_kv or told.meta.joined_tokens:
+            assert asked.joined
+        if told.meta.joined_kv == "approximate":
+            self.copied += 1
+            assert told.finish.type != "error" or asked.abort, told.finish
+            assert asked.options is not None or told.finish.type == "error" or told.prompt_ids == prompt
+            return
         if told.finish.type == "error":
             if asked.abort:
                 return  # its session was closed before it arrived

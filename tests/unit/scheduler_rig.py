@@ -21,6 +21,7 @@ from sgnb.messages import (
     ClientGone,
     EngineStats,
     Finish,
+    JoinPart,
     Label,
     ReqOutput,
     RequestEvent,
@@ -32,6 +33,7 @@ from sgnb.messages import (
     SessionDecode,
     SessionExtend,
     SessionFork,
+    SessionJoin,
     SessionOpen,
     SessionSelect,
     TokenLogprob,
@@ -178,6 +180,11 @@ class Rig:
     def fork(self, sid: int, *children: int, client: int = 1) -> None:
         names = [f"c{client}.s{child}" for child in children]
         self.scheduler.receive(SessionFork(sid=f"c{client}.s{sid}", children=names))
+
+    def join(self, sid: int, *branches: int, ids=b"", skip: int = 0, client: int = 1) -> None:
+        """Append branches by their KV."""
+        parts = [JoinPart(sid=f"c{client}.s{branch}", skip=skip) for branch in branches]
+        self.scheduler.receive(SessionJoin(sid=f"c{client}.s{sid}", ids=list(ids), parts=parts))
 
     def commit(self, sid: int, ids, client: int = 1) -> None:
         self.scheduler.receive(SessionCommit(sid=f"c{client}.s{sid}", ids=list(ids)))

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from whole_engine import WholeEngine
 
 import sgnb
 import sgnb.compat.sglang as compat
@@ -17,6 +18,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference.md").read_text(encoding="utf-8")
 compat.uninstall()  # importing it has put it in
 PAGES = ("language.md", "language-fork-select.md", "reference.md", "sglang.md")
+
+KV = 'method="kv"'
+"""An example with this needs KV."""
 
 
 def rows(heading: str) -> dict[str, str]:
@@ -58,14 +62,17 @@ def test_examples_run(page, tmp_path, monkeypatch):
     if page == "sglang.md":
         compat.install()  # its first import does that; another test may have taken it out again
     backend = MockBackend({"legs": "8", "colour": "black"})
-    sgnb.set_default_backend(backend)
+    engine = WholeEngine() if any(KV in example for example in examples) else None
     namespace = {"sgl": sgnb, "__name__": "docs_example"}
     try:
         for number, example in enumerate(examples):
             file = tmp_path / f"example_{number}.py"
             file.write_text(example)
+            sgnb.set_default_backend(engine if KV in example else backend)
             exec(compile(example, str(file), "exec"), namespace)
     finally:
         sgnb.set_default_backend(None)
         backend.shutdown()
+        if engine is not None:
+            engine.shutdown()
         compat.uninstall()

@@ -121,7 +121,7 @@ def test_without_a_key_the_log_probability_decides():
         ('arms.join("gather_variable", by="x")', "join(by=…) has no meaning with mode='gather_variable'."),
         (
             'arms.join("concate_and_append", method="kv")',
-            'join(method="kv") comes in a later version of sgnb.',
+            'No join(method="kv"): The state was empty when it was forked.',
         ),
         ('arms.join("concate_and_append", method="x")', "join(method='x') is unknown."),
     ],

@@ -82,7 +82,7 @@ def test_hoist_appends_the_common_beginning_once():
         ops += [mark, text(sid, LONG + sid), gen(sid, f"r{sid}")]
     hoisted = hoist_prefix([*ops, text("p", "goes on")])
     assert hoisted == [
-        ForkOp("p", ("a",), None), begin[0], text("a", LONG), ForkOp("a", ("b", "c"), None),
+        ForkOp("p", ("a",), None), begin[0], text("a", LONG), ForkOp("a", ("b", "c"), None, "same"),
         text("a", "a"), gen("a", "ra"), text("b", "b"), gen("b", "rb"), text("c", "c"), gen("c", "rc"),
         text("p", "goes on"),
     ]  # fmt: skip
@@ -113,7 +113,7 @@ def test_share_generates_once_what_is_the_same():
     shared = share_generations(ops)
     params = SamplingParams(temperature=0.0)
     assert shared == [
-        ForkOp("p", ("a",), None), ops[1], ops[2], ops[3], ForkOp("a", ("b", "c"), None),
+        ForkOp("p", ("a",), None), ops[1], ops[2], ops[3], ForkOp("a", ("b", "c"), None, "same"),
         SharedOp("b", "rb", "ra", "x", params, ""), SharedOp("c", "rc", "ra", "x", params, ""),
         text("b", "own"), text("p", "goes on"),
     ]  # fmt: skip

@@ -158,6 +158,9 @@ class WholeEngine(Backend):
     def text_of(self, ids):
         return self.manager.detokenize(list(ids))
 
+    def refuse_kv_join(self) -> str:
+        return "" if self.runner.rotates else "The runner cannot."
+
     def spare_tokens(self) -> int | None:
         return (self.scheduler.allocator.size if self.spare is None else self.spare) if self.credits else None
 

@@ -59,6 +59,13 @@ class RotaryEmbedding:
             self._make(max(highest + 1, 2 * self._cos.shape[0]))
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
 
+    def shifts(self, shift: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and signed sines ``[N, 1, head_dim]`` that rotate keys by ``shift`` positions (int64 ``[N]``), whatever
+        position they have: rotations add up."""
+        distance = shift.abs()
+        cos, sin = self.tables(distance, int(distance.max()))
+        return cos, torch.where((shift < 0)[:, None, None], -sin, sin)
+
     def apply_(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Rotate ``x`` [N, heads, head_dim] in place; rounded once if it is not fp32."""
         wide = x.float()  # x itself if it is

@@ -7,7 +7,7 @@ elsewhere (allocator, radix cache): these pools store and look up, they neither 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -82,6 +82,16 @@ class TokenToKVPool:
         layer."""
         for layer in self.kv:
             layer.index_copy_(0, dst, layer.index_select(0, src))
+
+    def copy_rotated(
+        self, src: torch.Tensor, dst: torch.Tensor, rotate_: Callable[[torch.Tensor], None]
+    ) -> None:
+        """Slots ``src`` are copied to ``dst``, all at once (int64 ``[N]`` each); ``rotate_`` changes their keys
+        ``[N, kv_heads, head_dim]`` in place. Rounded once more to the pool's type."""
+        for layer in self.kv:
+            copied = layer.index_select(0, src)
+            rotate_(copied[:, : self.num_kv_heads])
+            layer.index_copy_(0, dst, copied)
 
 
 def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:

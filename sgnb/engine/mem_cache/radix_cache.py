@@ -308,6 +308,25 @@ class RadixCache(BasePrefixCache):
         self._flushing = False
         return FlushResult(freed, self.protected_size)
 
+    def discard(self, ids: IntArray, first: int, extra_key: str = "") -> None:
+        """Forget what goes on behind ``ids`` with token ``first``: nobody will ask for it again. As ``flush`` does, what is
+        held leaves when it is unlocked."""
+        whole = self._whole(len(ids))
+        if extra_key not in self._roots or self.peek(ids[:whole], extra_key).length < whole:
+            return
+        match = self.match_prefix(ids[:whole], extra_key, renew=False)
+        place = len(ids) - whole
+        below = [child for child in match.node.children.values() if child.key[place] == first]
+        for node in below:
+            below += (
+                node.children.values()
+            )  # a list that grows while it is gone through: all below, parents first
+        for node in reversed(below):
+            node.doomed = node.held and not node.pin_ref
+            if not node.held:
+                node.doomed = True
+                self.allocator.free(self._remove(node))
+
     def explain(self, ids: IntArray, extra_key: str, matched: int, computed: int = 0) -> Match:
         """What the cache had of ``ids``, of which ``matched`` tokens were found, and why no more. ``computed``: how many of
         them had KV when their session's last request ended."""

@@ -51,6 +51,9 @@ class Runner(Protocol):
     def move_slots(self, src: list[int], dst: list[int], /) -> None:
         """The KV of slot ``src[i]`` goes to slot ``dst[i]``, all at once."""
 
+    def copy_rotated(self, src: list[int], dst: list[int], shift: list[int], /) -> None:
+        """See ``BaseRunner``. Called only if ``rotates``, an attribute that may be missing, is true."""
+
     def close(self) -> None:
         """Free memory. Idempotent."""
 
@@ -76,7 +79,10 @@ class ForwardSide:
         comes back as bad; nobody waits for it."""
         began = time.perf_counter()
         if batch.move_src:
-            self._move(batch)
+            self._relocate(batch.step, self._runner.move_slots, batch.move_src, batch.move_dst)
+        if batch.copy_src:
+            src, dst, shift = batch.copy_src, batch.copy_dst, batch.copy_shift
+            self._relocate(batch.step, self._runner.copy_rotated, src, dst, shift)
         missing: list[int] = []
         if FROM_PREVIOUS in batch.input_ids:
             ids, missing = self._resolve(batch)
@@ -93,13 +99,14 @@ class ForwardSide:
             output = msgspec.structs.replace(output, bad_rows=bad)
         return Ran(output, began, time.perf_counter())
 
-    def _move(self, batch: ModelWorkerBatch) -> None:
+    @staticmethod
+    def _relocate(step: int, how: Callable[..., None], *lists: list[int]) -> None:
         """Half of a move would leave KV of nobody knows what: it ends the engine."""
         try:
-            self._runner.move_slots(batch.move_src, batch.move_dst)
+            how(*lists)
         except Exception as error:
             raise EngineDied(
-                f"{len(batch.move_src)} KV slots could not be moved at step {batch.step}: {error!r}",
+                f"{len(lists[0])} KV slots could not be moved at step {step}: {error!r}",
                 hint="Start again: %sgl restart",
             ) from error
 
@@ -127,6 +134,8 @@ class Driver(ABC):
     device: str = ""
     attention_backend: str = ""
     notice: str = ""
+    rotates: bool = False
+    """KV can be copied to other positions: see ``Runner.copy_rotated``."""
     runner_pid: int = 0
     """Of a runner in a process of its own."""
     while_waiting: Callable[[], None] | None = None
@@ -163,6 +172,7 @@ class Driver(ABC):
             setattr(self, name, getattr(runner, name))
         for name in ("dtype", "device", "attention_backend", "notice"):
             setattr(self, name, getattr(runner, name, ""))
+        self.rotates = getattr(runner, "rotates", False)
 
 
 class InlineDriver(Driver):

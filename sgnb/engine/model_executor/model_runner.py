@@ -16,7 +16,7 @@ from typing import cast
 
 from sgnb.config import EngineArgs
 from sgnb.engine.model_store import ModelPath
-from sgnb.errors import EngineStartError
+from sgnb.errors import EngineError, EngineStartError
 from sgnb.messages import ModelWorkerBatch, ModelWorkerOutput
 
 Progress = Callable[[str, int, int], None]
@@ -41,6 +41,8 @@ class BaseRunner(ABC):
     attention_backend: str
     max_running: int
     """Rows of the request table: ``req_pool_indices`` are 0…max_running - 1."""
+    rotates: bool = False
+    """``copy_rotated`` works."""
     notice: str = ""
     """A sentence for the log (a small pool, a slow dtype), or empty."""
 
@@ -53,6 +55,11 @@ class BaseRunner(ABC):
     def move_slots(self, src: list[int], dst: list[int]) -> None:
         """The KV of slot ``src[i]`` goes to slot ``dst[i]``, all at once: a slot may be in both. Rows of the request table
         are told anew by the next record (``prefix_locs``)."""
+
+    def copy_rotated(self, src: list[int], dst: list[int], shift: list[int]) -> None:
+        """The KV of slot ``src[i]`` is copied to slot ``dst[i]``, its key rotated as if its token stood ``shift[i]``
+        positions later (earlier, if negative); all at once. EngineError where KV cannot be moved in this sense."""
+        raise EngineError(f"{type(self).__name__} cannot copy KV to other positions")
 
     @abstractmethod
     def close(self) -> None:

@@ -66,6 +66,7 @@ def run(fd: int, folder: Path | None) -> int:
             device=runner.device,
             attention_backend=runner.attention_backend,
             notice=runner.notice,
+            rotates=runner.rotates,
         )
     )
     side, decoder = ForwardSide(runner), msgspec.msgpack.Decoder(ModelWorkerBatch)

@@ -28,6 +28,8 @@ STUB_SLOTS = 65_536
 _EOS_EVERY = 211
 _TEXT = b"  etaoinshrdlucmfwypvbgk etaoinshrdlu etaoin.,"
 _MASK = (1 << 64) - 1
+COPIED = 0x5A5A_0000_0000
+"""Goes into the hash of a prefix at each token whose KV was copied from another position."""
 
 
 class SlotViolation(EngineError):
@@ -65,6 +67,7 @@ class StubRunner(BaseRunner):
         self.max_total_tokens = args.max_total_tokens or STUB_SLOTS
         self.max_running = args.max_running_requests
         self.dtype, self.device, self.attention_backend = "stub", "cpu", "stub"
+        self.rotates = True
         self.nan_rows: Callable[[ModelWorkerBatch, int], bool] = lambda batch, row: False
         self.steps = 0
         self._sleep = args.stub_step_seconds
@@ -72,6 +75,8 @@ class StubRunner(BaseRunner):
         self._token = np.full(slots, -1, dtype=np.int64)
         self._position = np.full(slots, -1, dtype=np.int64)
         self._hash = np.zeros(slots, dtype=np.uint64)
+        self._copied = np.zeros(slots, dtype=np.int8)
+        """1: copied to another position and not read since; 2: read, and part of that prefix from then on."""
         shape = (self.max_running, self.context_length)
         self._locs = np.zeros(shape, dtype=np.int64)
         self._expected = np.zeros(shape, dtype=np.uint64)
@@ -120,10 +125,20 @@ class StubRunner(BaseRunner):
 
     def move_slots(self, src: list[int], dst: list[int]) -> None:
         """See BaseRunner. What is left behind can no longer be read."""
-        for column, empty in ((self._token, -1), (self._position, -1), (self._hash, 0)):
+        columns = ((self._token, -1), (self._position, -1), (self._hash, 0), (self._copied, 0))
+        for column, empty in columns:
             content = column[src]
             column[src] = empty
             column[dst] = content
+
+    def copy_rotated(self, src: list[int], dst: list[int], shift: list[int]) -> None:
+        """See BaseRunner. A copy belongs to the prefix in which it is read first; what a model would draw after it is
+        not what it would draw after the same ids computed, so neither is what is drawn here."""
+        if (self._position[src] < 0).any():
+            raise SlotViolation(f"slots without KV are copied: {src[:8]}")
+        token, position = self._token[src], self._position[src] + np.array(shift)
+        self._token[dst], self._position[dst] = token, position
+        self._copied[dst] = 1
 
     def close(self) -> None:
         """Nothing to free."""
@@ -145,7 +160,10 @@ class StubRunner(BaseRunner):
             return
         state = 0
         for position, loc in enumerate(locs):
-            state = mix(state ^ (int(self._token[loc]) + 1))
+            copied = self._copied[loc]
+            state = mix(state ^ (int(self._token[loc]) + 1) ^ (COPIED if copied else 0))
+            if copied == 1 and self._position[loc] == position:
+                self._copied[loc], self._hash[loc] = 2, state
             if self._position[loc] != position or int(self._hash[loc]) != state:
                 raise SlotViolation(
                     f"step {batch.step} row {span.row}: slot {loc} must hold token {position} of the prefix; "
@@ -169,6 +187,7 @@ class StubRunner(BaseRunner):
             position = span.prefix_len + i
             state = mix(state ^ (token + 1))
             self._token[loc], self._position[loc], self._hash[loc] = token, position, state
+            self._copied[loc] = 0
             self._locs[idx, position], self._expected[idx, position] = loc, state
         self._known[idx] = span.seq_len
 

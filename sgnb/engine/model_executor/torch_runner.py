@@ -91,6 +91,7 @@ class TorchRunner(BaseRunner):
             progress("kv", slots, slots)
         self._threads = ThreadChooser(args.threads, fixed=args.deterministic or device.type != "cpu")
         self.notice = "; ".join(filter(None, (self.notice, small)))
+        self.rotates = True
         self.vocab_size = config.vocab_size
         self.max_total_tokens = slots
         self.max_running = args.max_running_requests
@@ -202,6 +203,16 @@ class TorchRunner(BaseRunner):
         self._kv.move(
             torch.tensor(src, dtype=torch.int64, device=self._device),
             torch.tensor(dst, dtype=torch.int64, device=self._device),
+        )
+
+    @torch.inference_mode()
+    def copy_rotated(self, src: list[int], dst: list[int], shift: list[int]) -> None:
+        """See BaseRunner."""
+        cos, sin = self._model.rope.shifts(torch.tensor(shift, dtype=torch.int64, device=self._device))
+        self._kv.copy_rotated(
+            torch.tensor(src, dtype=torch.int64, device=self._device),
+            torch.tensor(dst, dtype=torch.int64, device=self._device),
+            lambda keys: self._model.rope.apply_(keys, cos, sin),
         )
 
     def close(self) -> None:

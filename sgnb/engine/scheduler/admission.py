@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sgnb.engine.scheduler.select import Selection
 from sgnb.engine.scheduler.session import Session
-from sgnb.messages import ErrorInfo, SessionDecode
+from sgnb.messages import ErrorInfo, SessionDecode, SessionJoin
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
@@ -50,6 +50,28 @@ def refusal(
         )
         bad = bad or _too_long(scheduler, kept + len(msg.ids), selection)
     return bad or _never_fits(scheduler, msg, kept + len(msg.ids)) or _queue_full(scheduler)
+
+
+def join_refusal(scheduler: Scheduler, msg: SessionJoin, parent: Session) -> ErrorInfo | None:
+    """Why these branches cannot be joined by their KV; None if they can."""
+    hint = 'Leave out method="kv": the texts are appended, which is exact.'
+    if not scheduler.runner.rotates:
+        return _error("kv_join", "this runner's KV cannot be copied to other positions", hint)
+    order = "This is a fault of sgnb: its text and tokens would be out of order."
+    if parent.active is not None:
+        return _error("order", f"branches were joined into session {msg.sid} while it generates", order)
+    for part in msg.parts:
+        branch = scheduler.sessions.get(part.sid)
+        if branch is None or branch.client != parent.client or branch.extra_key != parent.extra_key:
+            return _error("kv_join", f"branch {part.sid} is closed or not of this session's kind", hint)
+        if branch.error is not None:
+            return branch.error
+        if branch.active is not None:
+            return _error("order", f"branch {part.sid} was joined while it generates", order)
+        if not 0 <= part.skip <= len(branch.ids) - branch.forked_at:
+            return _error("kv_join", f"branch {part.sid} has fewer than {part.skip} ids to leave out", order)
+    ids = [*msg.ids, *(token for part in msg.parts for token in part.ids)]
+    return bad_ids(ids, scheduler.runner.vocab_size)
 
 
 def bad_ids(ids: list[int], vocab_size: int) -> ErrorInfo | None:

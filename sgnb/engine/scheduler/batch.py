@@ -12,6 +12,7 @@ from typing import Literal
 
 from sgnb.engine.mem_cache.base import BaseAllocator
 from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.scheduler.joint import Copies
 from sgnb.engine.scheduler.req import Req
 from sgnb.messages import ModelWorkerBatch
 
@@ -30,8 +31,11 @@ class ScheduleBatch:
     prefix_locs: list[list[int] | None] = field(default_factory=list)
     fresh: list[list[int]] = field(default_factory=list)
     """Of each row: the slots that were allocated for it now. With pages, more or fewer than its new tokens."""
+    copies: dict[int, Copies] = field(default_factory=dict)
+    """Of rows that begin with KV of joined branches."""
     prompts: int = 0
     """The first rows, which compute prompts; the others draw one token after their last one."""
+    copy_dst: list[int] = field(default_factory=list)
     stints: list[int] = field(default_factory=list)
 
     @classmethod
@@ -42,17 +46,21 @@ class ScheduleBatch:
         cache: RadixCache,
         allocator: BaseAllocator,
         decoding: list[Req] | None = None,
+        copies: dict[int, Copies] | None = None,
     ) -> ScheduleBatch:
         """Prompts, or chunks of them. ``reqs`` are bound to their cached prefix already. ``decoding``: running requests that
-        draw their next token in the same step."""
-        prefix_lens = [len(req.kv.slots) for req in reqs]
+        draw their next token in the same step. ``copies``: what rows copy from branches before they compute."""
+        copies = copies or {}
+        prefix_lens = [len(req.kv.slots) + len(copies.get(row, ())) for row, req in enumerate(reqs)]
         input_ids: list[int] = []
         sample = []
         for req, start, count in zip(reqs, prefix_lens, extend_lens, strict=True):
             fill = req.fill_ids()
             input_ids += fill[start : start + count].tolist()
             sample.append(req.draws and start + count == len(fill))
-        batch = cls("extend", reqs, extend_lens, prefix_lens, input_ids, [], sample, prompts=len(reqs))
+        batch = cls(
+            "extend", reqs, extend_lens, prefix_lens, input_ids, [], sample, copies=copies, prompts=len(reqs)
+        )
         if decoding:
             batch.forward_mode = "mixed"
             batch.reqs = [*reqs, *decoding]
@@ -77,22 +85,40 @@ class ScheduleBatch:
 
     def _alloc(self, cache: RadixCache, allocator: BaseAllocator) -> None:
         """Slots for every new token; callers made sure that free and evictable ones suffice."""
+        counts = self.extend_lens
+        if self.copies:
+            counts = [count + len(self.copies.get(row, ())) for row, count in enumerate(counts)]
         if allocator.page_size == 1:
-            lacks = self.extend_lens
+            lacks = counts
         else:
-            lacks = [req.kv.lack(count) for req, count in zip(self.reqs, self.extend_lens, strict=True)]
+            lacks = [req.kv.lack(count) for req, count in zip(self.reqs, counts, strict=True)]
         need = sum(lacks)
         if allocator.available < need:
             cache.evict(need - allocator.available)
         slots = allocator.alloc(need)
+        for copies in self.copies.values():
+            copies.unlock(cache)
         at = 0
-        for req, count, lack in zip(self.reqs, self.extend_lens, lacks, strict=True):
+        for row, (req, count, lack) in enumerate(zip(self.reqs, counts, lacks, strict=True)):
+            if row in self.copies:
+                self._copy(req, self.copies[row], slots[at : at + lack], count)
+                at += lack
+                continue
             self.prefix_locs.append(req.kv.slots.copy() if req.kv.table_stale else None)
             req.kv.table_stale = False
             fresh = slots[at : at + lack]
             self.fresh.append(fresh)
             self.out_cache_loc += req.kv.grow(fresh, count)
             at += lack
+
+    def _copy(self, req: Req, copies: Copies, fresh: list[int], count: int) -> None:
+        """Slots of a row that copies first: the runner's table is told anew, behind the copy."""
+        self.fresh.append(fresh)
+        taken = req.kv.grow(fresh, count)
+        self.copy_dst += taken[: len(copies)]
+        self.out_cache_loc += taken[len(copies) :]
+        self.prefix_locs.append(req.kv.slots[: len(req.kv.slots) - count + len(copies)])
+        req.kv.table_stale = False
 
     def take_off(self) -> None:
         """The record is handed over: from now on its rows draw tokens that nobody knows yet."""
@@ -157,6 +183,9 @@ class ScheduleBatch:
             banned=[req.banned_now() for req in reqs],
             bitmask=self._bitmask(),
             score_targets=self._score_targets(),
+            copy_src=[slot for one in self.copies.values() for slot in one.src],
+            copy_dst=self.copy_dst,
+            copy_shift=[shift for one in self.copies.values() for shift in one.shift],
             drawn_ids=[req.output_ids.copy() if req.params.penalised else None for req in reqs]
             if any(req.params.penalised for req in reqs)
             else [],

@@ -36,6 +36,7 @@ from sgnb.messages import (
     SessionDecode,
     SessionExtend,
     SessionFork,
+    SessionJoin,
     SessionOpen,
     SessionSelect,
     TelemetryEvent,
@@ -117,6 +118,7 @@ class InputRecorder:
             SessionFork: lambda m: {"kind": "fork", "sid": m.sid, "names": m.children},
             SessionSelect: self._select,
             SessionCommit: lambda m: {"kind": "commit", "sid": m.sid, "ids": self._after(m.sid, m.ids)},
+            SessionJoin: self._join,
             SessionClose: lambda m: {"kind": "close", "names": m.sids},
             AbortReqs: lambda m: {"kind": "abort", "names": m.rids},
             ClientGone: lambda m: {"kind": "gone", "client": m.client},
@@ -219,6 +221,26 @@ class InputRecorder:
             "keep": msg.keep,
             "priority": msg.priority,
             "label": msg.label,
+        }
+
+    def _join(self, msg: SessionJoin) -> dict[str, Any]:
+        before = self._before(msg.sid, None)
+        marks = self.after(before, msg.ids)
+        before = np.concatenate([before, np.asarray(msg.ids, dtype=np.int64).astype(np.int32)])
+        options = []
+        for part in msg.parts:
+            options.append(self.after(before, part.ids))
+            branch = self._scheduler.sessions.get(part.sid)
+            cut = branch.forked_at + part.skip if branch is not None else 0
+            own = self._before(part.sid, None)[cut:]
+            before = np.concatenate([before, np.asarray([*part.ids, *own], dtype=np.int64).astype(np.int32)])
+        return {
+            "kind": "join",
+            "sid": msg.sid,
+            "names": [part.sid for part in msg.parts],
+            "skips": [part.skip for part in msg.parts],
+            "ids": marks,
+            "options": options,
         }
 
     def _control(self, msg: SchedulerControl) -> dict[str, Any] | None:

@@ -17,7 +17,9 @@ import numpy as np
 from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler import control
-from sgnb.engine.scheduler.admission import bad_ids, refusal
+from sgnb.engine.scheduler.admission import bad_ids, join_refusal, refusal
+from sgnb.engine.scheduler.joining import append_branches
+from sgnb.engine.scheduler.joint import Joined, before
 from sgnb.engine.scheduler.req import Req
 from sgnb.engine.scheduler.select import Selection
 from sgnb.engine.scheduler.session import Session
@@ -34,6 +36,7 @@ from sgnb.messages import (
     SessionDecode,
     SessionExtend,
     SessionFork,
+    SessionJoin,
     SessionOpen,
     SessionSelect,
     Stop,
@@ -60,6 +63,7 @@ class Intake:
             SessionFork: self._fork,
             SessionSelect: self._select,
             SessionCommit: self._commit,
+            SessionJoin: self._join,
             SessionClose: self._close,
             AbortReqs: self._abort_reqs,
             ClientGone: self._client_gone,
@@ -102,7 +106,7 @@ class Intake:
             if sid in self._scheduler.sessions:
                 log.warning("session %s is opened twice; the first one stays", sid)
             elif parent is not None:
-                self._scheduler.sessions[sid] = parent.fork(sid)
+                self._scheduler.sessions[sid] = parent.fork(sid, msg.base)
                 self._scheduler.meter.note_fork()
 
     def _decode(self, msg: SessionDecode) -> None:
@@ -154,7 +158,10 @@ class Intake:
         prompt = None
         if session is not None and selection is not None:  # its session changes only with a winner
             prompt = np.concatenate([session.prompt_with([])[:keep], np.array(msg.ids, dtype=np.int32)])
-        req = self._make(msg, session, kv, selection=selection, prompt=prompt)
+        joined = session.joined if session is not None else []
+        if prompt is not None and keep is not None:
+            joined = before(joined, keep)
+        req = self._make(msg, session, kv, selection=selection, prompt=prompt, joined=joined)
         req.cut_tokens = cut
         if session is not None:
             session.active = req
@@ -177,6 +184,7 @@ class Intake:
         selection: Selection | None = None,
         background: bool = False,
         prompt: IntArray | None = None,
+        joined: list[Joined] | None = None,
     ) -> Req:
         scheduler = self._scheduler
         scheduler.was_busy = True
@@ -190,6 +198,7 @@ class Intake:
             now=scheduler.clock(),
             selection=selection,
             background=background,
+            joined=joined,
         )
         if prompt is not None:
             req.prompt = prompt
@@ -201,18 +210,23 @@ class Intake:
         self._extend(SessionExtend(sid=msg.sid, ids=msg.ids))
         scheduler = self._scheduler
         session = scheduler.sessions.get(msg.sid)
-        if session is None or session.error is not None:
-            return
+        if session is not None and session.error is None:
+            self._compute(session)
+
+    def _compute(self, session: Session) -> str:
+        """Compute a session's ids in the background; the request that does, or an empty string when nothing is to be
+        done."""
+        scheduler = self._scheduler
         whole = session.prompt_with([])
         too_long = len(whole) > min(scheduler.max_len - 1, scheduler.allocator.size)
-        known = scheduler.cache.peek(whole, session.extra_key).length
+        known = scheduler.cache.peek(session.keys(), session.extra_key).length
         full = len(scheduler.waiting_queue) >= scheduler.args.max_queued_requests
         page = scheduler.allocator.page_size
         if too_long or full or known >= len(whole) // page * page or scheduler.cache.disabled:
-            return
+            return ""
         asked = SessionDecode(
-            rid=f"{msg.sid}.k{self._ordinal + 1}",
-            sid=msg.sid,
+            rid=f"{session.sid}.k{self._ordinal + 1}",
+            sid=session.sid,
             client=session.client,
             ids=whole.tolist(),
             params=SamplingParams(max_new_tokens=0, temperature=0.0),
@@ -222,9 +236,24 @@ class Intake:
             label=Label(name="@commit"),
         )
         kv = ReqKV(scheduler.cache, scheduler.allocator, session.extra_key)
-        req = self._make(asked, None, kv, background=True)
+        req = self._make(asked, None, kv, background=True, joined=session.joined.copy())
         scheduler.event(req, "queued")
         scheduler.waiting_queue.append(req)
+        return req.rid
+
+    def _join(self, msg: SessionJoin) -> None:
+        """Append branches to their parent. Their last tokens, which have no KV yet, are computed in the background, all at
+        once; whoever computes on the parent next copies the branches then."""
+        scheduler = self._scheduler
+        parent = scheduler.sessions.get(msg.sid)
+        if parent is None or parent.error is not None:
+            return
+        parent.error = join_refusal(scheduler, msg, parent)
+        if parent.error is not None:
+            return
+        branches = [scheduler.sessions[part.sid] for part in msg.parts]
+        waits = frozenset(filter(None, map(self._compute, branches)))
+        append_branches(parent, branches, msg, waits, scheduler.private_ids, scheduler.cache)
 
     def _close(self, msg: SessionClose) -> None:
         for sid in msg.sids:

@@ -64,7 +64,7 @@ class MatchLog:
 
     def explain(self, req: Req, matched: int, now: float) -> Match:
         """What the cache had of the prompt of ``req``, and why no more; remembers both sides."""
-        ids, space = req.fill_ids(), req.kv.extra_key
+        ids, space = req.fill_keys(), req.kv.extra_key
         computed = req.session.computed if req.session is not None else 0
         match = self._cache.explain(ids, space, matched, computed)
         child = self._nearest(ids, space, matched)

@@ -143,6 +143,8 @@ def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
         first_step=req.first_step,
         last_step=req.last_step,
         cut_tokens=req.cut_tokens,
-        notes=_notes(req),
+        notes=[*req.notes, *_notes(req)],
+        joined_tokens=req.joined_tokens,
+        joined_kv=req.joined_kv,
         forced_tokens=req.grammar.forced if req.grammar is not None else 0,
     )

@@ -138,7 +138,8 @@ def _nodes(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
         if node.id in numbers:
             about: dict[str, Any] = {"tokens": len(node.key), "locked_by": lockers.get(node.id, [])}
             if scheduler.recorder.book.may_read(node, msg.client):
-                about["text"] = text_of(scheduler.table, node.key[:MAX_NODE_BYTES].tolist())
+                keys = node.key[:MAX_NODE_BYTES].tolist()
+                about["text"] = text_of(scheduler.table, scheduler.private_ids.true_ids(keys))
             found[str(node.id)] = about
     return {"nodes": found}
 
@@ -149,7 +150,7 @@ def _holders(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     for session in scheduler.sessions.values():
         if session.client != msg.client or not len(session.ids):
             continue
-        cached = scheduler.cache.peek(session.prompt_with([]), session.extra_key)
+        cached = scheduler.cache.peek(session.keys(), session.extra_key)
         head = text_of(scheduler.table, list(session.ids[:64]))
         found.append(
             {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.joint import lost
 from sgnb.engine.scheduler.policy import MAX_OVERTAKEN
 from sgnb.engine.scheduler.prefill import PrefillAdder
 from sgnb.engine.scheduler.req import Req, ReqState
@@ -88,10 +89,18 @@ class Planner:
                 return None
 
     def _get_new_batch_prefill(self) -> ScheduleBatch | None:
-        """Admit what fits: the next chunk of the chunked request, then the queue in the policy's order."""
+        """Admit what fits: the next chunk of the chunked request, then the queue in the policy's order. Requests in the
+        background that found all they were to compute have ended then, and may have held the rows others wait for."""
+        while True:
+            batch, ended = self._prefill_pass()
+            if batch is not None or not ended:
+                return batch
+
+    def _prefill_pass(self) -> tuple[ScheduleBatch | None, bool]:
+        """A batch, if something is to compute; whether requests ended by being admitted."""
         scheduler = self._scheduler
         if scheduler.chunked_req is None and not scheduler.waiting_queue:
-            return None
+            return None, False
         if scheduler.waiting_queue:
             scheduler.policy.calc_priority(scheduler.waiting_queue)
             head = scheduler.waiting_queue[0]
@@ -117,28 +126,36 @@ class Planner:
             self._admit(admitted)
         for req in adder.ready:
             scheduler.results.prefilled(req)
+        ended = any(req.finished for req in adder.ready)
         if not adder.reqs:
-            return None
+            return None, ended
+        for row, copies in adder.copies.items():
+            req = adder.reqs[row]
+            joined = sum(one.end - one.joint.start for one in req.joined)
+            scheduler.recorder.note(req.rid, "joined", "copied", "tokens", joined, len(copies))
         scheduler.recorder.for_rid = adder.reqs[0].rid
         decoding = self._ready_to_draw()
         mixed = (
             decoding if scheduler.args.enable_mixed_chunk and adder.room >= decode_need(decoding) else None
         )
-        return ScheduleBatch.prepare_for_extend(
-            adder.reqs, adder.extend_lens, scheduler.cache, scheduler.allocator, mixed
+        batch = ScheduleBatch.prepare_for_extend(
+            adder.reqs, adder.extend_lens, scheduler.cache, scheduler.allocator, mixed, adder.copies
         )
+        return batch, ended
 
     def _try_queue(self, adder: PrefillAdder) -> None:
         """Admit from the queue in order. One whose prefix is just being computed is passed over; the first that does not
         fit ends the pass, unless a running one has to make room for it."""
         scheduler = self._scheduler
         for req in scheduler.waiting_queue.copy():
-            leader = adder.leader_of(req)
+            leader = self._branch_of(req) or adder.leader_of(req)
             if leader is not None:
                 scheduler.recorder.note(req.rid, "deferred", "leader", leader=leader.rid)
                 if req.leader != leader.rid:
                     req.leader, req.leader_since = leader.rid, scheduler.clock()
                 continue
+            if req.joined:
+                self._check_joins(req)
             while not adder.add_one_req(req):
                 victim = self._victim_of(req) if adder.new_chunked is None else None
                 if victim is None:
@@ -146,6 +163,28 @@ class Planner:
                     return
                 adder.note_suspended(victim)
                 self.suspend(victim, "priority" if victim.priority < req.priority else "quantum")
+
+    def _branch_of(self, req: Req) -> Req | None:
+        """The request that computes the last tokens of a branch whose KV this one is going to copy."""
+        reqs = self._scheduler.reqs
+        waits = (rid for one in req.joined if not one.joint.copied for rid in one.joint.waits)
+        return next((reqs[rid] for rid in waits if rid in reqs), None)
+
+    def _check_joins(self, req: Req) -> None:
+        """Joined KV that was evicted is computed anew, from true keys: exactly. The session is told."""
+        scheduler = self._scheduler
+        gone = lost(req.joined, req.fill_ids(), scheduler.cache)
+        if not gone:
+            return
+        count = sum(one.joint.copied for one in gone)
+        if count:
+            scheduler.recorder.note(req.rid, "recomputed", "join", "tokens", count, 0)
+            req.notes.append(
+                f"Joined KV made room for others: {count} tokens that were copied from branches are computed anew, exactly."
+            )
+        req.leave(gone)
+        if req.session is not None:
+            req.session.leave(gone)
 
     def _victim_of(self, req: Req) -> Req | None:
         """The running request that has to make room for a waiting one: of lower priority, or of the same with its time slice
@@ -169,10 +208,14 @@ class Planner:
             req.state = ReqState.PREFILL
             req.row = scheduler.free_rows.pop()
             req.committed = len(req.kv.slots)
+            req.approximate |= any(one.joint.copied for one in req.joined)
             scheduler.recorder.book.admitted(req.kv.node, req.client)
             req.match = scheduler.match_log.explain(req, req.committed, scheduler.clock())
             limit = req.match_limit
-            if limit is not None and scheduler.cache.peek(req.prompt[:-1], req.kv.extra_key).length > limit:
+            if (
+                limit is not None
+                and scheduler.cache.peek(req.prompt_keys[:-1], req.kv.extra_key).length > limit
+            ):
                 req.match = msgspec.structs.replace(req.match, cause="logprobs")
             scheduler.recorder.note(
                 req.rid,
@@ -227,7 +270,7 @@ class Planner:
         scheduler.vacate(req)
         scheduler.recorder.note(req.rid, "suspended", reason, "slots", 0, len(req.kv.slots))
         scheduler.recorder.for_rid = req.rid
-        node = req.kv.release(req.fill_ids()[: req.committed])
+        node = req.kv.release(req.fill_keys()[: req.committed])
         if node is not None and req.session is not None:
             req.session.refer_to(node)
         self._requeue(req)

@@ -64,7 +64,7 @@ class SchedulePolicy:
     def _matched(self, req: Req) -> int:
         epoch, length, matched = req.peeked
         if epoch != self._cache.epoch or length != req.total_len:
-            matched = self._cache.peek(req.fill_ids()[:-1], req.kv.extra_key).length
+            matched = self._cache.peek(req.fill_keys()[:-1], req.kv.extra_key).length
             req.peeked = (self._cache.epoch, req.total_len, matched)
         return matched
 
@@ -74,7 +74,7 @@ class SchedulePolicy:
         paths = {}
         weight: Counter[int] = Counter()
         for req in waiting:
-            node: TreeNode | None = self._cache.peek(req.fill_ids()[:-1], req.kv.extra_key).node
+            node: TreeNode | None = self._cache.peek(req.fill_keys()[:-1], req.kv.extra_key).node
             path = []
             while node is not None:
                 path.append(node.id)

@@ -29,6 +29,7 @@ from functools import cached_property
 from sgnb.config import EngineArgs
 from sgnb.engine.mem_cache.base import BaseAllocator, IntArray, common_length
 from sgnb.engine.mem_cache.radix_cache import RadixCache
+from sgnb.engine.scheduler.joint import Copies, plan_copies
 from sgnb.engine.scheduler.req import Req
 
 CLIP_NEW_TOKENS = 4096
@@ -90,6 +91,8 @@ class PrefillAdder:
     ) -> None:
         self.reqs: list[Req] = []
         self.extend_lens: list[int] = []
+        self.copies: dict[int, Copies] = {}
+        """By row: what is copied from joined branches before the row computes."""
         self.new_chunked: Req | None = None
         """A request whose prompt is not finished by this pass."""
         self.ready: list[Req] = []
@@ -134,28 +137,49 @@ class PrefillAdder:
     def add_chunked(self, req: Req) -> None:
         """The next chunk of the request in flight; as much as fits now, perhaps nothing."""
         rest = req.prefill_len - len(req.kv.slots)
-        count = self._chunk_of(req, rest)
-        if count < rest:
+        copies = self._copies_of(req, rest)
+        count = self._chunk_of(req, rest, copies)
+        taken = len(copies) + count
+        if taken < rest:
             self.new_chunked = req
         if count > 0:
-            self._take(req, count)
-            self._admitted += req.kv.lack(rest + _expected(req, 1.0)) - req.kv.lack(count)
+            self._take(req, count, copies)
+            self._admitted += req.kv.lack(rest + _expected(req, 1.0)) - req.kv.lack(taken)
         else:
+            copies.unlock(self._cache)
             self._admitted += req.kv.lack(rest)
 
-    def _chunk_of(self, req: Req, rest: int) -> int:
-        """How much of a prompt this step computes: all that is left of it, or up to a page border."""
+    def _copies_of(self, req: Req, rest: int) -> Copies:
+        """What can be copied from joined branches now; at least one token is left to compute. Nothing where the branches'
+        slots, which must stay meanwhile, would take the room that the request needs."""
+        if not req.joined or rest < 1:
+            return Copies()
+        position = len(req.kv.slots)
+        end = position + rest - 1
+        limit = req.match_limit
+        copies = plan_copies(req.joined, position, end if limit is None else min(end, limit), self._cache)
+        if copies and req.kv.lack(rest) > self._holdable:
+            copies.unlock(self._cache)
+            return Copies()
+        return copies
+
+    def _chunk_of(self, req: Req, rest: int, copies: Copies) -> int:
+        """How much of a prompt this step computes, behind what it copies: all that is left of it, up to a page border, or up
+        to the next copy."""
+        have, rest = len(req.kv.slots) + len(copies), rest - len(copies)
         most = rest if self._chunk is None else min(rest, self._chunk)
-        count = min(most, req.kv.room(self._holdable))
+        count = min(most, req.kv.room(self._holdable) - len(copies))
+        if copies.until is not None and 0 < copies.until - have <= count:
+            return copies.until - have
         if count < rest:
-            count -= (len(req.kv.slots) + count) % self._allocator.page_size
+            count -= (have + count) % self._allocator.page_size
         return max(0, count)
 
     def lead(self, reqs: list[Req]) -> None:
         """Requests whose prompts are being computed now: what they share is in the cache after that."""
         for req in reqs:
             if len(req.prompt) > MIN_SHARED:
-                self._leaders.setdefault((req.kv.extra_key, _opening(req.prompt)), []).append(req)
+                self._leaders.setdefault((req.kv.extra_key, _opening(req.prompt_keys)), []).append(req)
             if req.family is not None:
                 self._relatives.setdefault(req.family, []).append(req)
 
@@ -163,13 +187,13 @@ class PrefillAdder:
         """The request in prefill whose prefix is worth waiting for."""
         if self._cache.disabled or not (self._leaders or self._relatives) or req.match_limit is not None:
             return None
-        ids = req.fill_ids()
+        ids = req.fill_keys()
         kin = self._relatives.get(req.family, ()) if req.family is not None else ()
         found = [*self._leaders.get((req.kv.extra_key, _opening(ids)), ()), *kin]
         if not found:
             return None
         shared = [
-            (common_length(leader.prompt[: leader.prefill_len], ids[:-1], 0), leader) for leader in found
+            (common_length(leader.prompt_keys[: leader.prefill_len], ids[:-1], 0), leader) for leader in found
         ]
         length, leader = max(shared, key=lambda pair: pair[0], default=(0, None))
         length -= length % self._allocator.page_size
@@ -190,12 +214,16 @@ class PrefillAdder:
                 ("rows", "rows", 1, 0) if not self._rows else ("chunk", "tokens", 1, self._chunk or 0)
             )
             return False
-        cached = req.kv.bind(req.fill_ids(), req.priority, req.match_limit)
+        cached = req.kv.bind(req.fill_keys(), req.priority, req.match_limit)
         extend = req.prefill_len - cached
         alone = not self._running and not self.reqs and not self.ready
         needs = req.kv.lack(extend + _expected(req, 1.0)) + self._owed + self._admitted
+        copies = self._copies_of(req, extend)
+        if copies and needs > self._holdable:
+            copies.unlock(self._cache)
+            copies = Copies()
         fits = needs <= self._holdable
-        count = self._chunk_of(req, extend)
+        count = self._chunk_of(req, extend, copies)
         if not (fits or (alone and req.kv.lack(extend) <= self._holdable)):
             self.refused = ("kv", "slots", needs, self._holdable)
         elif not self._input_allows(extend):
@@ -203,19 +231,21 @@ class PrefillAdder:
         elif extend and not count:  # what is left of the step does not reach a page border
             self.refused = ("chunk", "tokens", self._allocator.page_size, self._chunk or 0)
         else:
-            self._enter(req, count, extend)
+            self._enter(req, count, extend, copies)
             return True
+        copies.unlock(self._cache)
         req.kv.release()
         return False
 
-    def _enter(self, req: Req, count: int, extend: int) -> None:
-        """Admit a request, which computes ``count`` of its ``extend`` tokens now."""
-        if count < extend:
+    def _enter(self, req: Req, count: int, extend: int, copies: Copies) -> None:
+        """Admit a request, which copies some of its ``extend`` tokens and computes ``count`` of them now."""
+        taken = len(copies) + count
+        if taken < extend:
             self.new_chunked = req
         self._rows -= 1
-        self._admitted += req.kv.lack(extend + _expected(req, 1.0)) - req.kv.lack(count)
+        self._admitted += req.kv.lack(extend + _expected(req, 1.0)) - req.kv.lack(taken)
         if extend:
-            self._take(req, count)
+            self._take(req, count, copies)
         else:
             self.ready.append(req)
 
@@ -223,11 +253,13 @@ class PrefillAdder:
         """Chunks are cut to the budget of a step anyway; whole prompts must fit, but for the first."""
         return not self.reqs or extend <= self._input
 
-    def _take(self, req: Req, count: int) -> None:
+    def _take(self, req: Req, count: int, copies: Copies) -> None:
         self.lead([req])
+        if copies:
+            self.copies[len(self.reqs)] = copies
         self.reqs.append(req)
         self.extend_lens.append(count)
-        self._planned += req.kv.lack(count)
+        self._planned += req.kv.lack(len(copies) + count)
         self._input = max(0, self._input - count)
         if self._chunk is not None:
             self._chunk -= count

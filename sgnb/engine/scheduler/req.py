@@ -27,6 +27,7 @@ import numpy as np
 from sgnb.engine.grammar.base import GrammarState
 from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
+from sgnb.engine.scheduler.joint import Joined, keys_of
 from sgnb.engine.scheduler.session import Session
 from sgnb.engine.scheduler.stop import StopHit, StopScanner
 from sgnb.messages import FROM_PREVIOUS, Finish, Match, SessionDecode, TokenLogprob
@@ -64,6 +65,7 @@ class Req:
         now: float,
         selection: Selection | None = None,
         background: bool = False,
+        joined: list[Joined] | None = None,
     ) -> None:
         self.rid = msg.rid
         self.client = msg.client
@@ -82,6 +84,13 @@ class Req:
         self.prompt: IntArray = (
             np.array(msg.ids, dtype=np.int32) if session is None else session.prompt_with(msg.ids)
         )
+        self.joined: list[Joined] = joined or []
+        """Joins that its prompt contains, with copied KV or going to have it."""
+        self.joined_tokens = 0
+        """Tokens whose KV it copied."""
+        self.approximate = False
+        """Some of what it drew comes after copied KV."""
+        self.notes: list[str] = []
         self.selection = selection
         self.background = background
         self.stop_ids = frozenset(msg.stop_token_ids)
@@ -128,6 +137,8 @@ class Req:
         self.first_step = -1
         self.last_step = -1
         self._fill: IntArray | None = None
+        self._fill_keys: IntArray | None = None
+        self._prompt_keys: IntArray | None = None
 
     @property
     def total_len(self) -> int:
@@ -238,6 +249,36 @@ class Req:
                 else self.prompt
             )
         return self._fill
+
+    def fill_keys(self) -> IntArray:
+        """What ``fill_ids`` are found by in the tree."""
+        if not self.joined:
+            return self.fill_ids()
+        if self._fill_keys is None or len(self._fill_keys) != self.total_len:
+            self._fill_keys = keys_of(self.fill_ids(), self.joined)
+        return self._fill_keys
+
+    @property
+    def prompt_keys(self) -> IntArray:
+        """What its prompt is found by in the tree."""
+        if not self.joined:
+            return self.prompt
+        if self._prompt_keys is None:
+            self._prompt_keys = keys_of(self.prompt, self.joined)
+        return self._prompt_keys
+
+    def leave(self, gone: list[Joined]) -> None:
+        """Compute from true keys what these joins had copied."""
+        self.joined = [one for one in self.joined if one not in gone]
+        self._fill_keys = self._prompt_keys = None
+        self.peeked = (-1, 0, 0)
+
+    @property
+    def joined_kv(self) -> str:
+        """See ``RequestMeta``."""
+        if self.approximate or self.session is None:
+            return "approximate" if self.approximate else ""
+        return self.session.joined_kv
 
     def banned_now(self) -> list[int]:
         """Ids that must not be drawn now: what would end it below ``min_new_tokens``."""

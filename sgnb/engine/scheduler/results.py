@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sgnb.engine.scheduler.batch import ScheduleBatch
+from sgnb.engine.scheduler.joint import keys_of
 from sgnb.engine.scheduler.output import kept_output
 from sgnb.engine.scheduler.req import Req, ReqState
 from sgnb.engine.scheduler.select import ScoreBatch
@@ -51,13 +52,18 @@ class ResultProcessor:
                 continue
             # not all of its slots: the step behind this one may have taken some already
             req.committed = batch.prefix_lens[row] + batch.extend_lens[row]
+            if batch.copies and (copied := batch.copies.get(row)):
+                req.joined_tokens += len(copied)
+                req.approximate = True
+                for joint, count, end in copied.joints:
+                    joint.note_copied(count, end)
             scores = result.scores[row] if result.scores else None
             if scores is not None:
                 tops = result.score_tops[row] if result.score_tops else None
                 req.take_scores(batch.prefix_lens[row], scores, tops)
             if row < batch.prompts:
                 scheduler.recorder.for_rid = req.rid
-                req.kv.store(req.fill_ids()[: req.committed])
+                req.kv.store(req.fill_keys()[: req.committed])
                 if not batch.sample[row]:
                     if not req.draws and req.committed == req.prefill_len:
                         self.prefilled(req)
@@ -129,7 +135,7 @@ class ResultProcessor:
             whole = np.concatenate([req.prompt, np.array(kept, dtype=np.int32)])
             if req.session is not None:
                 req.session.computed = min(req.committed, len(whole))
-            node = req.kv.release(whole[: req.committed])
+            node = req.kv.release(keys_of(whole, req.joined)[: req.committed])
             if req.session is not None and (req.draws or kept):
                 req.session.keep(req.prompt, kept)
         if req.session is not None:

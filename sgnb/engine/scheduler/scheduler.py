@@ -43,6 +43,7 @@ from sgnb.engine.scheduler.flight import Flight
 from sgnb.engine.scheduler.grammar_manager import GrammarManager
 from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
+from sgnb.engine.scheduler.joint import PrivateIds
 from sgnb.engine.scheduler.match_log import MatchLog
 from sgnb.engine.scheduler.mover import Mover
 from sgnb.engine.scheduler.output import OutputBuilder
@@ -110,6 +111,7 @@ class Scheduler:
         self.reqs: dict[str, Req] = {}
         """Every request that is not finished."""
         self.sessions: dict[str, Session] = {}
+        self.private_ids = PrivateIds()
         self.table: Sequence[bytes] = ()
         self.max_len = min(runner.context_length, self.allocator.size + 1)
         """Most tokens of a request; the last of them needs no slot."""
@@ -370,6 +372,7 @@ class Scheduler:
                 completion_tokens=len(req.output_ids),
                 reason=reason,
                 match=req.match if state == "admitted" else None,
+                joined_tokens=req.joined_tokens if state in ("first_token", "finished") else 0,
                 duplicate_tokens=req.kv.duplicates if state == "first_token" else 0,
             )
         )

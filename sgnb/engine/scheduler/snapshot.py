@@ -49,7 +49,7 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
                 sid=session.sid,
                 client=session.client,
                 extra_key=scheduler.inputs.marks.of_name(session.extra_key),
-                marks=scheduler.inputs.marks.of(session.prompt_with([])).tobytes(),
+                marks=scheduler.inputs.marks.of(session.keys()).tobytes(),
             )
             for session in scheduler.sessions.values()
         ],
@@ -129,7 +129,7 @@ def _request(scheduler: Scheduler, req: Req) -> SnapshotRequest:
         priority=req.priority,
         extra_key=scheduler.inputs.marks.of_name(req.kv.extra_key),
         marks=scheduler.inputs.marks.of(
-            np.concatenate([req.prompt, np.array(req.output_ids, dtype=np.int32)])
+            np.concatenate([req.prompt_keys, np.array(req.output_ids, dtype=np.int32)])
         ).tobytes(),
         time_queued=req.time_received,
         time_admitted=req.time_admitted or 0.0,

@@ -25,6 +25,7 @@ from sgnb.config import MAX_STATES, MAX_WAITING
 from sgnb.engine.tokenizer.borders import PIECE_CHARS
 from sgnb.engine.tokenizer.conversation import Conversation
 from sgnb.engine.tokenizer.detokenizer import DetokenizerManager, text_of_ids
+from sgnb.engine.tokenizer.joins import Joins
 from sgnb.engine.tokenizer.refusals import foreign, full, owns, refuse_child, refuse_request
 from sgnb.engine.tokenizer.session import MAX_QUEUED_OPS, Session, SessionOp, error_info
 from sgnb.engine.tokenizer.steps import Jobs, Steps
@@ -44,6 +45,7 @@ from sgnb.messages import (
     Finish,
     Fork,
     Init,
+    Join,
     ModelInfo,
     Op,
     OpFailed,
@@ -116,6 +118,7 @@ class TokenizerManager:
         self._max_waiting = max_waiting
         self._detokenizer = DetokenizerManager(tokenizer.table)
         self._sessions: dict[str, Session] = {}
+        self._joins = Joins(self._sessions, tokenizer, to_scheduler)
         self._requests: dict[str, _Request] = {}
         """In flight."""
         self._queued: dict[str, str] = {}
@@ -320,6 +323,10 @@ class TokenizerManager:
                 self._apply(one, op)
             if one.closing and not one.busy and not self._needed(one):
                 self._close(one)
+            joined = self._joins.awaited(one)
+            if joined is not None and joined.awaiting and not one.busy and not one.queue:
+                joined.awaiting = False
+                ready.append(joined)
             ready += self._born
             self._born = []
 
@@ -378,9 +385,9 @@ class TokenizerManager:
                 return
         elif isinstance(op, Fork):
             op = self._bear(session, op)
-        elif isinstance(op, Extend):
+        elif isinstance(op, Extend | Join):
             try:
-                session.admit(op)
+                session.admit(op) if isinstance(op, Extend) else self._joins.link(session, op)
             except SgnbError as fault:
                 self._poison(session, error_info(fault))
                 return
@@ -418,17 +425,24 @@ class TokenizerManager:
                 self._poison(known, error)
             else:
                 self._refuse(client, child, error)
-        return Fork(sid=op.sid, children=children)
+        return Fork(sid=op.sid, children=children, base=op.base)
 
     def _apply(self, session: Session, op: SessionOp) -> None:
-        """Carry out an op whose turn it is."""
+        """Carry out an op whose turn it is; a join whose branches have something to do goes back to wait for them."""
+        if isinstance(op, Join):
+            if session.error is not None:
+                self._born += self._joins.unlink(op)
+            elif not self._joins.ready(op):
+                session.queue.appendleft(op)
+                session.awaiting = True
+                return
         if session.error is not None and not isinstance(op, Fork):
             if isinstance(op, Decode | Select):
                 self._fail_request(session, op, session.error)
             return
         if isinstance(op, Decode | Select):
             self._queued[op.rid] = op.sid
-        if isinstance(op, Decode | Select | Fork):
+        if isinstance(op, Decode | Select | Fork | Join):
             session.encoding = op
         elif isinstance(op, Extend):
             try:
@@ -454,6 +468,8 @@ class TokenizerManager:
                 yield from self._decode(session, op)
             elif isinstance(op, Select):
                 yield from self._select(session, op)
+            elif isinstance(op, Join):
+                yield from self._joins.steps(session, op)
             elif isinstance(op, Fork | Commit):
                 if session.error is None and (ids := (yield from session.settle(self.tokenizer))):
                     kind = SessionCommit if isinstance(op, Commit) else SessionExtend
@@ -474,14 +490,17 @@ class TokenizerManager:
                 self._poison(session, error_info(fault))
         if isinstance(op, Fork):
             self._fork(session, op)
+        elif isinstance(op, Join):
+            self._born += self._joins.unlink(op)
 
     def _fork(self, session: Session, op: Fork) -> None:
         """Its children become copies, and what they queued can go on."""
         born = [child for child in map(self._sessions.get, op.children) if child is not None and child.unborn]
         if born:
-            self._to_scheduler(SessionFork(sid=session.sid, children=[child.sid for child in born]))
+            sids = [child.sid for child in born]
+            self._to_scheduler(SessionFork(sid=session.sid, children=sids, base=op.base))
         for child in born:
-            child.become_copy(session)
+            child.become_copy(session, op.base)
         self._born += born
 
     def _select(self, session: Session, op: Select) -> Steps[None]:
@@ -543,6 +562,7 @@ class TokenizerManager:
                 session.closing = True
                 continue
             self._drop_queued(session)
+            self._drop_joins(session)
             del self._sessions[sid]
             self._open[client] -= 1
             closed.append(sid)
@@ -550,13 +570,28 @@ class TokenizerManager:
             self._to_scheduler(SessionClose(sids=closed))
 
     def _needed(self, session: Session) -> bool:
-        """Whether a fork still waits for this session, so that it must not be closed yet."""
+        """Whether a fork or a join still waits for this session, so that it must not be closed yet."""
+        if self._joins.awaited(session) is not None:
+            return True
         forks = [op for op in (*session.queue, session.encoding) if isinstance(op, Fork)]
         return any((child := self._sessions.get(sid)) and child.unborn for op in forks for sid in op.children)
+
+    def _drop_joins(self, session: Session) -> None:
+        """A session is closed: nobody waits for the branches that it was to be joined with."""
+        branches = [
+            branch
+            for op in (*session.queue, session.encoding)
+            if isinstance(op, Join)
+            for branch in self._joins.unlink(op)
+        ]
+        session.queue.clear()
+        for branch in branches:
+            self._pump(branch)
 
     def _close(self, session: Session) -> None:
         """Close a session that was released while a fork waited."""
         self._drop_queued(session)
+        self._drop_joins(session)
         if self._sessions.pop(session.sid, None) is not None:
             self._open[session.client] -= 1
             self._to_scheduler(SessionClose(sids=[session.sid]))

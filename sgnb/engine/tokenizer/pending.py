@@ -10,6 +10,7 @@ that are ended before that have changed nothing. No requests, no sockets.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sgnb.engine.tokenizer.steps import Steps
@@ -70,6 +71,16 @@ class Pending:
         ]
         twin.size = self.size
         return twin
+
+    def raw(self, table: Sequence[bytes]) -> bytes:
+        """The bytes of everything; of an id those that ``table`` has."""
+        parts = [
+            "".join(item.parts).encode()
+            if isinstance(item, _Span)
+            else b"".join(table[token] for token in item if token < len(table))
+            for item in self._items
+        ]
+        return b"".join(parts)
 
     def opens_with_ids(self) -> bool:
         """True when raw ids come first: then nothing may be put before them."""

@@ -9,9 +9,11 @@ it; the pending text is for what it cannot render. It sends nothing.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sgnb.config import MAX_PROMPT_BYTES
+from sgnb.engine.tokenizer.beginning import Beginning
 from sgnb.engine.tokenizer.borders import PIECE_CHARS
 from sgnb.engine.tokenizer.chat_template import TemplateFault
 from sgnb.engine.tokenizer.conversation import Conversation, Render
@@ -19,7 +21,20 @@ from sgnb.engine.tokenizer.pending import Pending
 from sgnb.engine.tokenizer.steps import Job, Steps
 from sgnb.engine.tokenizer.tokenizer import AddedToken, ModelTokenizer
 from sgnb.errors import LimitError, RequestError, SgnbError
-from sgnb.messages import Commit, Decode, ErrorInfo, Extend, Fork, Ids, Mark, Part, Select, Text
+from sgnb.messages import (
+    Commit,
+    Decode,
+    ErrorInfo,
+    Extend,
+    Fork,
+    ForkBase,
+    Ids,
+    Join,
+    Mark,
+    Part,
+    Select,
+    Text,
+)
 
 EARLY_BYTES = 4096
 """Pending text beyond this is cut at a safe space and bound to the cached prefix."""
@@ -41,7 +56,7 @@ class Prompt:
     notes: tuple[str, ...] = ()
 
 
-SessionOp = Extend | Decode | Select | Fork | Commit
+SessionOp = Extend | Decode | Select | Fork | Commit | Join
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +81,7 @@ class Session:
     """Request in flight."""
     job: Job | None = None
     """The op whose text is being encoded; later ones wait in the queue."""
-    encoding: Decode | Select | Fork | None = None
+    encoding: Decode | Select | Fork | Join | None = None
     """That op, if it is more than text."""
     options: Options | None = None
     """Of the select in flight: what becomes of the session with its winner."""
@@ -74,6 +89,12 @@ class Session:
     """Its fork waits in the parent's queue: its own ops wait for that."""
     closing: bool = False
     """Released, but a queued fork still needs what its requests give."""
+    awaited_by: str | None = None
+    """The session that will be joined with this one."""
+    awaiting: bool = False
+    """A join waits for its branches."""
+    beginning: Beginning | None = None
+    """Of a branch."""
     depth: int = 0
     """Forks above it."""
     conversation: Conversation | None = None
@@ -96,12 +117,16 @@ class Session:
     @property
     def busy(self) -> bool:
         """True while ops must wait."""
-        return self.unborn or self.running is not None or self.job is not None
+        return self.unborn or self.awaiting or self.running is not None or self.job is not None
 
-    def become_copy(self, parent: Session) -> None:
+    def become_copy(self, parent: Session, base: ForkBase = "new") -> None:
         """What a fork gives: pending text, turns, first cause of an error. Ops that came meanwhile stay queued."""
         self.unborn = False
         self.pending = parent.pending.copy()
+        if base == "new":
+            self.beginning = Beginning(parent.pending.copy(), parent.size, started=parent.started)
+        elif base == "same" and parent.beginning is not None:
+            self.beginning = parent.beginning.copy()
         self.conversation = parent.conversation.copy() if parent.conversation is not None else None
         self.blank_end, self.notes = parent.blank_end, parent.notes.copy()
         self.started, self.chat, self.role = parent.started, parent.chat, parent.role
@@ -134,7 +159,7 @@ class Session:
             self.blank_end = self.blank_end and isinstance(part, Text)
             if isinstance(part, Text):
                 # Inside a turn user text is always literal: it can never form a special token.
-                self.pending.add_text(part.text, parse=not part.literal and self.role is None)
+                self._add_text(part.text, parse=not part.literal and self.role is None)
                 self.blank_end = part.text.endswith(" ") if part.text else self.blank_end
                 if self.conversation is not None:
                     self.conversation.add_text(part.text)
@@ -147,8 +172,15 @@ class Session:
                         f"input_ids holds {wrong}; legal ids are 0..{vocab_size - 1}", code="bad_ids"
                     )
                 self.pending.add_ids(part.ids)
+                if self.beginning is not None:
+                    self.beginning.add_ids(part.ids)
                 if self.conversation is not None and part.ids:
                     self.conversation.lost = True
+
+    def _add_text(self, text: str, *, parse: bool) -> None:
+        self.pending.add_text(text, parse=parse)
+        if self.beginning is not None:
+            self.beginning.add_text(text, parse=parse)
 
     def _mark(self, mark: Mark, tokenizer: ModelTokenizer) -> None:
         template = tokenizer.template
@@ -170,29 +202,29 @@ class Session:
             if not self.started and not self.pending:
                 self.chat = True
                 if mark.role != "system":
-                    self.pending.add_text(template.default_system, parse=True)
-            self.pending.add_text(role.prefix, parse=True)
+                    self._add_text(template.default_system, parse=True)
+            self._add_text(role.prefix, parse=True)
             self.role = mark.role
             if self.conversation is not None:
                 self.conversation.begin(mark.role)
             return
         if self.role != mark.role:
             raise RequestError(f"a turn of {mark.role!r} ends, but {self.role!r} is open", code="role")
-        self.pending.add_text(role.suffix, parse=True)
+        self._add_text(role.suffix, parse=True)
         self.role = None
         if self.conversation is not None:
             self.conversation.end()
 
     def take_stable(self, tokenizer: ModelTokenizer) -> Steps[list[int]]:
         """Ids of long pending text up to the last safe space; empty when it is short or cannot be cut."""
-        if self.pending.size <= self.next_cut or self._renders:
+        if self.pending.size <= self.next_cut or self.renders:
             return []
         return (yield from self.settle(tokenizer))
 
     def settle(self, tokenizer: ModelTokenizer) -> Steps[list[int]]:
         """Ids of pending text up to the last safe space, however short it is; empty where nothing can be cut, and for a
         conversation that is rendered whole."""
-        if not self.pending or self._renders:
+        if not self.pending or self.renders:
             return []
         ids = yield from self._take(tokenizer, stable=True)
         # Text that could not be cut is tried again when it has doubled, not at every op.
@@ -203,7 +235,7 @@ class Session:
         """About how many bytes this op has encoded now."""
         if isinstance(op, Select):
             return (self.pending.size + 16) * len(op.options)
-        if isinstance(op, Fork | Commit):
+        if isinstance(op, Fork | Commit | Join):
             return self.pending.size
         return self.pending.size if isinstance(op, Decode) or self.pending.size > self.next_cut else 0
 
@@ -221,19 +253,39 @@ class Session:
                 f"The chat template of {tokenizer.name} has no place for text outside of turns; from here on this "
                 "conversation is put together from the template's prefixes and suffixes."
             )
-        if self._renders:
+        if self.renders:
             found = yield from self._rendered(tokenizer, render)
         if found is None:
             found = Prompt((yield from self.take(tokenizer)))
         if self.conversation is not None:
             self.conversation.sent(found.ids, found.keep)
+        self._generates()
         notes = (*self.notes, BLANK_NOTE) if self.blank_end else tuple(self.notes)
         self.notes.clear()
         self.blank_end = False
         return Prompt(found.ids, found.keep, notes)
 
+    def _generates(self) -> None:
+        """What comes now is not the program's text any more."""
+        if self.beginning is not None:
+            self.beginning.open = False
+
+    def take_rest(self, tokenizer: ModelTokenizer) -> Steps[list[int]]:
+        """Ids of all that is pending, if anything is."""
+        return (yield from self._take(tokenizer, stable=False)) if self.pending else []
+
+    def append_branches(self, branches: Sequence[Session]) -> None:
+        """Branches were joined by their ids: nothing is pending, and the last one's turn goes on here."""
+        for branch in branches:
+            assert branch.beginning is not None, "only branches are joined"
+            self.size += branch.size - branch.beginning.size
+            self.role, self.blank_end, self.chat = branch.role, branch.blank_end, self.chat or branch.chat
+            if self.beginning is not None:
+                self.beginning.open = False
+        self.started, self.conversation = True, None
+
     @property
-    def _renders(self) -> bool:
+    def renders(self) -> bool:
         """True when the prompt is what the template makes of the whole conversation."""
         return self.conversation is not None and not self.conversation.lost and bool(self.conversation.turns)
 
@@ -270,9 +322,9 @@ class Session:
                 f"{len(options)} options after {self.pending.size} bytes of text that cannot be cut are too much",
                 hint="Put a space, a generation or a turn before the select, or give fewer options.",
             )
-        base = replace(self, pending=self.pending.copy(), queue=deque(), notes=[], job=None)
+        base = replace(self, pending=self.pending.copy(), queue=deque(), notes=[], job=None, beginning=None)
         rendered: Prompt | None = None
-        if self._renders:
+        if self.renders:
             rendered = yield from base._rendered(tokenizer, render)
         whole, spent = [], 0
         for option in options:
@@ -300,6 +352,9 @@ class Session:
         """The select in flight chose this option: it and what was pending are part of the session's ids now."""
         assert self.options is not None
         self.pending.clear()
+        if self.beginning is not None:
+            self.beginning.add_text(text, parse=False)
+            self.beginning.taken([*self.options.ids, *self.options.rests[index]])
         self.started, self.blank_end = True, False
         self.next_cut = EARLY_BYTES
         if self.conversation is not None:
@@ -350,6 +405,8 @@ class Session:
             bos = tokenizer.bos_id if opens else tokenizer.bos
             if bos is not None and not raw and ids[0] != bos:
                 ids = [bos, *ids]
+        if self.beginning is not None:
+            self.beginning.taken(ids)
         return ids
 
     def stop_ids(self, tokenizer: ModelTokenizer) -> list[int]:

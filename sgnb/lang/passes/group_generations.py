@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sgnb.lang.block import GenOp, Op
+from sgnb.lang.block import GenOp, JoinOp, Op
 from sgnb.sampling_params import SamplingParams
 
 
@@ -27,7 +27,7 @@ def group_generations(ops: Sequence[Op]) -> list[Op]:
         sids.clear()
 
     for op in ops:
-        if op.sid in sids:
+        if op.sid in sids or (type(op) is JoinOp and not sids.isdisjoint(op.branches)):
             close()
         if type(op) is not GenOp:
             out.append(op)

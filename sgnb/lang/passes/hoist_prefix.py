@@ -45,7 +45,7 @@ def _hoist(block: list[Op], fork: ForkOp) -> list[Op]:
             rest = old.text[len(op.text) :] if type(old) is TextOp and type(op) is TextOp else ""
             replaced[index] = old._replace(text=rest) if type(old) is TextOp and rest else None
     out = [*block[:at], fork._replace(children=(first,)), *hoisted]
-    out.append(ForkOp(first, tuple(others), fork.place))
+    out.append(ForkOp(first, tuple(others), fork.place, "same"))
     for index in range(at + 1, len(block)):
         op_or_none = replaced.get(index, block[index])
         if op_or_none is not None:

@@ -18,9 +18,8 @@ def merge_forks(ops: Sequence[Op]) -> list[Op]:
     for op in ops:
         if type(op) is ForkOp:
             at = last.get(op.sid)
-            if at is not None:
-                first = out[at]
-                assert type(first) is ForkOp
+            first = None if at is None else out[at]
+            if at is not None and type(first) is ForkOp and first.base == op.base:
                 out[at] = first._replace(children=(*first.children, *op.children))
                 continue
             last[op.sid] = len(out)

@@ -13,6 +13,7 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from sgnb.lang.block import ForkOp, GenOp, MarkOp, Op, SharedOp, TextOp
+from sgnb.lang.instruction import ForkBase
 
 
 class _Head(NamedTuple):
@@ -56,7 +57,9 @@ def _share(block: list[Op], fork: ForkOp, done: set[int]) -> list[Op]:
         moved.update(dict.fromkeys((head.sid for head in followers), lead.sid))
         gen = block[lead.gen]
         assert type(gen) is GenOp
-        again = ForkOp(lead.sid, tuple(head.sid for head in followers), fork.place)
+        # Behind the parent's own generation nobody knows any more where its branches began.
+        base: ForkBase = "none" if lead.sid == fork.sid else "same"
+        again = ForkOp(lead.sid, tuple(head.sid for head in followers), fork.place, base)
         done.add(id(again))
         replaced[lead.gen] = [gen, again]
         for head in followers:

@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, IdsOp, InitOp, MarkOp, Op, SelectOp, SharedOp, TextOp
+from sgnb.lang.block import (
+    ChosenOp,
+    ForkOp,
+    GenOp,
+    IdsOp,
+    InitOp,
+    JoinOp,
+    MarkOp,
+    Op,
+    SelectOp,
+    SharedOp,
+    TextOp,
+)
 
 Text = tuple[tuple[bool, str], ...]
 History = tuple[int, Text]
@@ -65,6 +77,8 @@ def meaning(ops: Sequence[Op]) -> tuple[dict[str, object], dict[str, History]]:
         elif type(op) is ForkOp:
             for child in op.children:
                 sessions[child] = history
+        elif type(op) is JoinOp:
+            history = _border(history, ("join", *map(sessions.get, op.branches)))
         elif type(op) is InitOp:
             history = _border(history, ("init", op.extra_key))
         sessions[op.sid] = history

@@ -40,6 +40,7 @@ class SimulatedRunner(BaseRunner):
         max_running: int,
     ) -> None:
         self.context_length = script.context_length
+        self.rotates = True
         self.max_total_tokens = max_total_tokens
         self.max_running = max_running
         self.on_abort: Callable[[str], None] = lambda rid: None
@@ -87,6 +88,9 @@ class SimulatedRunner(BaseRunner):
         )
 
     def move_slots(self, src: list[int], dst: list[int]) -> None:
+        """Nothing lies in a slot."""
+
+    def copy_rotated(self, src: list[int], dst: list[int], shift: list[int]) -> None:
         """Nothing lies in a slot."""
 
     def close(self) -> None:

@@ -25,6 +25,7 @@ from sgnb.messages import (
     AbortReqs,
     ClientGone,
     InputEvent,
+    JoinPart,
     Label,
     OutputEvent,
     RequestEvent,
@@ -35,6 +36,7 @@ from sgnb.messages import (
     SessionDecode,
     SessionExtend,
     SessionFork,
+    SessionJoin,
     SessionOpen,
     SessionSelect,
     Snapshot,
@@ -251,6 +253,8 @@ class _Reader:
             case "fork":
                 self._fork(event)
                 message = SessionFork(sid=sid, children=event.names)
+            case "join":
+                message = self._join(event)
             case "decode" | "select":
                 made = self._request(event)
                 if made is None:
@@ -293,6 +297,20 @@ class _Reader:
                 self._missing[child] = self._missing[event.sid]
             for above in self._family[child][1:]:
                 self._family.setdefault(above, [above]).append(child)
+
+    def _join(self, event: InputEvent) -> SessionJoin:
+        """What a branch's simulated session lacks at its end is given to it before."""
+        for branch in event.names:
+            missing = self._missing.pop(branch, [])
+            if missing:
+                lacking = SessionExtend(sid=branch, ids=missing)
+                self._add(lacking, event.time, event.step + event.landed, event.during, event.sid)
+        parts = [
+            JoinPart(sid=branch, skip=skip, ids=unpack(ids))
+            for branch, skip, ids in zip(event.names, event.skips, event.options, strict=True)
+        ]
+        ids = self._missing.pop(event.sid, []) + unpack(event.ids)
+        return SessionJoin(sid=event.sid, ids=ids, parts=parts)
 
     def _note_end(self, sid: str, rid: str) -> None:
         out = self._outputs.get(rid)
