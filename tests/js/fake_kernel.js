@@ -31,5 +31,6 @@ const store = window.store = globalThis[Symbol.for("sgnb.stores")].stores.get("t
 store.engineState = "running";
 store.load(script.picture);
 window.script = script;
+window.scenarios = { batch, long };
 window.feed = () => { store.feedEvents(script.events, {time: script.time}); store._tell("data"); };
 window.feed();

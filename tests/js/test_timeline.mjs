@@ -232,3 +232,24 @@ test("a burst reaches back over requests that overlap", () => {
   const first = history.requests.get("c1.v");
   assert.equal(burstStart(history, index.end), first.queued);
 });
+
+test("going to a step shows that step, however short it was, and stepping visits each", () => {
+  const script = new Script({ slots: 64 });
+  for (let i = 0; i < 40; i++) script.put({ t: "step", step: ++script.step, mode: "decode", rows: [], schedule_seconds: 0.004, forward_seconds: i % 3 ? 0.0001 : 0.02, sample_seconds: 0, process_seconds: 0.0003 }).later(0.0005);
+  const { store } = filled(script);
+  for (let step = 1; step < 40; step++) {
+    store.goToStep(step);
+    assert.equal(store.step, step);
+  }
+  for (let step = 38; step > 0; step--) {
+    store.stepBy(-1);
+    assert.equal(store.step, step);
+  }
+  for (let step = 2; step < 40; step++) {
+    store.stepBy(1);
+    assert.equal(store.step, step);
+  }
+  store.stepBy(1);
+  store.stepBy(1);
+  assert.ok(store.isLive);
+});

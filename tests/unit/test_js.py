@@ -46,3 +46,13 @@ def test_modules_in_another_form_are_refused(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "b.js").write_text("export const b = 1;\n")
     assert "const m_b" in join_modules("a.js")
     join_modules.cache_clear()
+
+
+def test_the_timeline_is_below_its_bar_when_minified(tmp_path: Path) -> None:
+    terser = Path(__file__).parents[2] / "labextension/node_modules/.bin/terser"
+    assert terser.exists(), "make setup installs it with the side panel's tools"
+    script = tmp_path / "widget.mjs"
+    script.write_text(join_modules("widget_timeline.js"))
+    command = ["node", str(terser), str(script), "--module", "--compress", "--mangle"]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    assert 20_000 < len(done.stdout) <= 90_000

@@ -173,8 +173,8 @@ export class Store {
   }
 
   goToStep(number) {
-    const found = this.history.steps.find(step => step.step >= number);
-    if (found) this.goTo(endOf(found));
+    const found = this.history.steps.findIndex(step => step.step >= number);
+    if (found >= 0) this.goTo(this._endOf(found));
   }
 
   stepBy(count) {
@@ -182,7 +182,15 @@ export class Store {
     const here = this.isLive ? steps.length - 1 : this.stepIndexAt(this.playhead);
     const next = here + count;
     if (next >= steps.length) return this.goLive();
-    if (next >= 0) this.goTo(endOf(steps[next]));
+    if (next >= 0) this.goTo(this._endOf(next));
+  }
+
+  /** When a step's results are there, but before the next one was planned: with overlap that is earlier. */
+  _endOf(index) {
+    const { steps } = this.history;
+    const { time, forward_seconds = 0, sample_seconds = 0, process_seconds = 0 } = steps[index];
+    const end = time + 2e-6 + forward_seconds + sample_seconds + process_seconds;
+    return Math.max(time, Math.min(end, (steps[index + 1]?.time ?? Infinity) - 1e-6));
   }
 
   eventBy(direction) {
@@ -454,11 +462,6 @@ export class Store {
     if (silent && !this.replaying?.end && !["died", "stopped", "failed"].includes(this.engineState)) this._subscribe();
     return false;
   }
-}
-
-function endOf(step) {
-  // A step's decisions and slots are published with it; what it changed is there once its own events are in.
-  return step.time + 1e-6 + (step.schedule_seconds ?? 0) + (step.forward_seconds ?? 0) + (step.process_seconds ?? 0);
 }
 
 function eventsOf(entry) {

@@ -16,10 +16,11 @@ import { View } from "./view.js";
 
 const PAST = 60;
 const SHORTEST = 0.001;
-const LONGEST = 600;
+const LONGEST = 60;
 const AUTO = 10;
 const LANES_HEIGHT = 12 * LANE;
 const OVERVIEW_EVERY = 200;
+const TABLE_EVERY = 1000;
 
 export class TimelineView extends View {
   static kind = "timeline";
@@ -78,8 +79,14 @@ export class TimelineView extends View {
 
   /** The newest moment that has something to show. */
   get latest() {
+    const { history } = this.store;
+    if (this._latestOf === history && this._latestAt === history.version) return this._latest || this.store.now;
     let last = this.index.end;
-    for (const record of this.store.history.requests.values()) last = Math.max(last, record.finished || record.queued);
+    for (const record of history.requests.values()) last = Math.max(last, record.finished || record.queued);
+    this._latestOf = history;
+    this._latestAt = history.version;
+    this._burst = burstStart(history, last);
+    this._latest = last;
     return last || this.store.now;
   }
 
@@ -89,7 +96,7 @@ export class TimelineView extends View {
     const right = this.right ?? latest;
     let { span } = this;
     if (!span) {
-      const whole = right - burstStart(this.store.history, right);
+      const whole = right - (this.right === null ? this._burst ?? right : burstStart(this.store.history, right));
       span = Math.min(AUTO, Math.max(0.02, whole * 1.06));
     }
     const to = this.right === null ? right + span * 0.02 : right;
@@ -431,6 +438,16 @@ export class TimelineView extends View {
     return step ? `Batch timeline: step ${count(step.step)}, ${step.mode}, ${stepWords(step)}.` : "Batch timeline: no step yet.";
   }
 
+  /** Figures of a long window that follows the run are counted anew once a second only. */
+  _window(index, from, to) {
+    const now = performance.now();
+    const key = `${this.right} ${this.span}`;
+    if (to - from > 5 && key === this._windowKey && now - this._windowAt < TABLE_EVERY) return;
+    this._windowKey = key;
+    this._windowAt = now;
+    refill(this.inView, windowNodes(index, from, to));
+  }
+
   details() {
     const { store, index } = this;
     const { from, to } = this.window;
@@ -441,9 +458,13 @@ export class TimelineView extends View {
     const lane = record && { record, ...(index.lanes.get(record.rid) ?? { pieces: [], waits: [] }) };
     refill(this.about, lane ? requestNodes(lane, latest, rid => this._find(rid)) : []);
     refill(this.step, stepNodes(this._chosenStep, { history: store.history, index, choose }));
-    refill(this.inView, windowNodes(index, from, to));
+    this._window(index, from, to);
     this.acts.update();
-    if (this.mode === "table") {
+    const table = `${this.mode} ${JSON.stringify(selection)} ${this.right} ${this.span}`;
+    const now = performance.now();
+    if (this.mode === "table" && (table !== this._tableKey || now - this._tableAt >= TABLE_EVERY)) {
+      this._tableKey = table;
+      this._tableAt = now;
       const chosen = { chosenStep: selection?.kind === "step" ? selection.id : -1, chosenRid: record?.rid ?? "" };
       refill(this.twin, twinNodes(index, { from, to }, latest, { history: store.history, ...chosen, chooseStep: id => store.select({ kind: "step", id }), chooseRequest: choose }), JSON.stringify(selection));
     }

@@ -4,6 +4,7 @@
 // A step computes from `from` to `sampled`; it was planned from `planFrom` to `time`, under the step before when they overlap.
 
 const TRIM_AT = 2000; // stale steps that are kept before they are cut off in one go
+const KINDS = { prefill: 0, decode: 1, score: 2 };
 const TENTH = 10; // bins a second of the overview
 
 /** Steps, lanes and token counts of a History, brought up to date by `sync`. */
@@ -43,13 +44,14 @@ export class TimelineIndex {
     const sampled = computed + (event.sample_seconds ?? 0);
     const place = this.base + this.steps.length;
     const step = { step: event.step, mode: event.mode, time: event.time, planFrom: event.time - (event.schedule_seconds ?? 0), from, computed, sampled, event };
-    Object.assign(step, { to: sampled + (event.process_seconds ?? 0), prefill: 0, decode: 0, requests: event.rows.length, lanes: new Int32Array(event.rows.length) });
+    Object.assign(step, { to: sampled + (event.process_seconds ?? 0), prefill: 0, decode: 0, requests: event.rows.length, lanes: new Int32Array(event.rows.length), kinds: new Uint8Array(event.rows.length) });
     this.steps.push(step);
     event.rows.forEach((row, i) => {
       if (row.kind === "decode") step.decode += row.tokens;
       else step.prefill += row.tokens;
       const lane = this._lane(row.rid);
       step.lanes[i] = lane.place;
+      step.kinds[i] = KINDS[row.kind] ?? 0;
       const last = lane.pieces.at(-1);
       if (row.kind === "decode" && last?.kind === "decode" && last.last === place - 1) {
         last.last = place;
@@ -225,11 +227,11 @@ export function windowFigures(index, from, to) {
     modes[step.mode] = (modes[step.mode] ?? 0) + 1;
     busy += Math.min(step.sampled, to) - Math.max(step.from, from);
     waited += step.event.exposed_host_seconds ?? 0;
-    const { rows } = step.event;
-    for (let row = 0; row < rows.length; row++) {
-      const lane = step.lanes[row];
-      if (rows[row].kind === "decode" && last[lane]) gaps.push(step.sampled - last[lane]);
-      last[lane] = rows[row].kind === "score" ? 0 : step.sampled;
+    const { lanes, kinds, sampled } = step;
+    for (let row = 0; row < lanes.length; row++) {
+      const lane = lanes[row];
+      if (kinds[row] === 1 && last[lane]) gaps.push(sampled - last[lane]);
+      last[lane] = kinds[row] === 2 ? 0 : sampled;
     }
   }
   const known = Math.max(0, Math.min(to, index.end) - Math.max(from, index.steps[0]?.from ?? to));

@@ -121,7 +121,8 @@ export function windowNodes(index, from, to) {
   if (figures.gaps) pairs.push(["Between two tokens", `p50 ${seconds(figures.p50, true)}, p95 ${seconds(figures.p95, true)}`]);
   if (figures.idle !== null) {
     pairs.push(["Model idle", share(figures.idle, 1)]);
-    pairs.push(["of it, scheduler", share(Math.min(figures.waited, figures.known), figures.known)]);
+    const idle = figures.idle * figures.known;
+    pairs.push(["of it for the scheduler", share(Math.min(figures.waited, idle), idle)]);
   }
   return [
     el("h3", "", {}, `In view, ${seconds(to - from)}`),

@@ -94,13 +94,26 @@ export function decisionsOf(event, history, { before = 0 } = {}) {
       if (group.verb === verb) out.push([`${verb} `, ...listed(group.rids.map(rid => placeOf(find(rid)))), `: ${group.words}.`]);
     }
   }
-  for (const mark of history.marks) {
-    if (mark.kind !== "evict" || mark.time <= before || mark.time > event.time) continue;
+  const { marks } = history; // in order of time
+  for (let at = firstAfter(marks, before); at < marks.length && marks[at].time <= event.time; at++) {
+    const mark = marks[at];
+    if (mark.kind !== "evict") continue;
     const policy = EVICTIONS[mark.policy] ? ` (${EVICTIONS[mark.policy]})` : "";
     const whom = mark.rid ? [" for ", { name: placeOf(find(mark.rid)) }] : [];
     out.push([`Evicted ${plural(mark.tokens, "token")} in ${plural(mark.nodes, "node")}`, ...whom, `${policy}.`]);
   }
   return out;
+}
+
+function firstAfter(marks, time) {
+  let low = 0;
+  let high = marks.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (marks[middle].time <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 function noteWords(note, event, find, policy) {

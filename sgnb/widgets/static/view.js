@@ -18,6 +18,7 @@ const DETAILS_EVERY = 250;
 export class View {
   constructor(host, store, options = {}) {
     this.host = host;
+    host.sgnbView = this;
     this.store = store;
     this.options = options;
     this.width = 0;
