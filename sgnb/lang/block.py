@@ -122,7 +122,27 @@ class CommitOp(NamedTuple):
     place: Place | None
 
 
-Op = InitOp | TextOp | IdsOp | MarkOp | GenOp | SelectOp | ForkOp | JoinOp | ChosenOp | SharedOp | CommitOp
+class HostOp(NamedTuple):
+    """The program now waits, or runs code of its own, which may take long. The last of a block; never an instruction."""
+
+    sid: str = ""
+    place: Place | None = None
+
+
+Op = (
+    InitOp
+    | TextOp
+    | IdsOp
+    | MarkOp
+    | GenOp
+    | SelectOp
+    | ForkOp
+    | JoinOp
+    | ChosenOp
+    | SharedOp
+    | CommitOp
+    | HostOp
+)
 
 
 def heirs(ops: Sequence[Op], sids: Iterable[str]) -> set[str]:

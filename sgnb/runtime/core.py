@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
 from sgnb.errors import Cancelled, ProgramError, SgnbError
-from sgnb.lang.block import ChosenOp, ForkOp, GenOp, JoinOp, Op, SelectOp, SharedOp, heirs
+from sgnb.lang.block import ChosenOp, ForkOp, GenOp, HostOp, JoinOp, Op, SelectOp, SharedOp, TextOp, heirs
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import PASSES, Pass, PassRecord, optimize
+from sgnb.lang.passes.commit_prefixes import MIN_CHARS
 from sgnb.lang.position import internal, place_of, position_of, user_frame
 from sgnb.runtime.collect import release_sessions
 from sgnb.runtime.credits import credits_of
@@ -148,6 +149,8 @@ class Core:
         self.priority = priority
         self.credits = credits_of(backend)
         self._gens_pending = False
+        self._chars = 0
+        """Characters of text in ``pending``."""
         self.submitting = False
         """True while a block is being handed over."""
         self.slots: dict[str, Slot] = {}
@@ -188,6 +191,8 @@ class Core:
         """Add an operation to the block under construction."""
         with self.lock:
             self.pending.append(op)
+            if type(op) is TextOp:
+                self._chars += len(op.text)
             self._gens_pending = self._gens_pending or type(op) is GenOp or type(op) is SelectOp
             full = len(self.pending) >= MAX_BLOCK_OPS
         if full:
@@ -204,8 +209,13 @@ class Core:
             self.slots[slot.rid] = slot
 
     def send(self) -> None:
-        """Send what was recorded if a generation waits in it; text alone can go with the next one."""
-        if self._gens_pending:
+        """Something else comes first: a wait, or host code. Send what was recorded if a generation waits in it, or text
+        so long that it is worth computing meanwhile; shorter text can go with the next one.
+        """
+        if self._chars >= MIN_CHARS:
+            self.record(HostOp())
+            self.flush()
+        elif self._gens_pending:
             self.flush()
 
     def flush(self, *, everything: bool = False) -> None:
@@ -218,7 +228,7 @@ class Core:
         with self._submit_lock:
             self.submitting = True
             with self.lock:
-                ops, self.pending, self._gens_pending = self.pending, [], False
+                ops, self.pending, self._gens_pending, self._chars = self.pending, [], False, 0
                 ops, self.held = [*self.held, *self._optimized(ops)], []
                 block, self.held = (ops, []) if everything else self.credits.take(self, ops)
             try:

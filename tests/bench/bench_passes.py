@@ -71,13 +71,11 @@ def common_beginning(s):
 
 
 @sgl.function
-def tools_between(s):
-    """A fork whose branches come after a read: commit_prefixes."""
-    s += LONG * 3
-    first = s.fork(1)[0]
+def tool_between(s, tool):
+    """Long text, a tool, then branches that go on: commit_prefixes."""
+    s += LONG * 12
     arms = s.fork(ARMS)
-    first += "Meanwhile, " + sgl.gen("y", max_tokens=4, ignore_eos=True)
-    assert first["y"]
+    tool()
     for number, arm in enumerate(arms):
         arm += f"Arm {number}. " + sgl.gen("x", max_tokens=4, ignore_eos=True)
     arms.join()
@@ -98,29 +96,42 @@ CASES: dict[str, Any] = {
     "merge_forks": forks_in_a_row,
     "share_generations": equal_arms,
     "hoist_prefix": common_beginning,
-    "commit_prefixes": tools_between,
+    "commit_prefixes": tool_between,
     "group_generations": texts_between,
 }
-FIGURES = ("messages", "bytes", "instructions", "requests", "prefilled", "generated", "steps")
+FIGURES = ("messages", "bytes", "instructions", "requests", "prefilled", "late", "generated", "steps")
+"""``late``: the tokens computed after the tool has returned, when somebody waits for them."""
 
 
 def measure(program: Any, passes: tuple[Pass, ...]) -> dict[str, int]:
     """Counts of one run on an engine of its own."""
     engine = WholeEngine(max_total_tokens=16_384)
     try:
+        meter = engine.scheduler.meter
+        early = 0
+
+        def tool() -> None:
+            """It takes as long as the engine needs for what it has."""
+            nonlocal early
+            engine.resume()
+            engine.settle()
+            early = meter.prompt_total - meter.cached_total
+
+        arguments = (tool,) if "tool" in program.arg_names else ()
         engine.pause()  # all of the program is there before the first step: what the order of threads does is no figure
-        run = program.run_async(backend=engine, seed=1, passes=passes)
+        run = program.run_async(*arguments, backend=engine, seed=1, passes=passes)
         run.core.wait_plain(lambda: run.core.body_done or engine.messages > 0, 60)
         engine.resume()
         run.result(60)
         engine.settle()
-        meter = engine.scheduler.meter
+        prefilled = meter.prompt_total - meter.cached_total
         return {
             "messages": engine.messages,
             "bytes": engine.bytes,
             "instructions": engine.ops,
             "requests": engine.requests,
-            "prefilled": meter.prompt_total - meter.cached_total,
+            "prefilled": prefilled,
+            "late": prefilled - early,
             "generated": meter.generated_total,
             "steps": meter.forward_steps,
         }

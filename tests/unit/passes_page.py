@@ -8,14 +8,16 @@ Each pass has a program here whose first block it changes. A registered pass wit
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 
 import sgnb as sgl
-from sgnb.lang.block import Op
+from sgnb.lang.block import HostOp, Op
 from sgnb.lang.passes import PASSES, Pass
 
+NOWHERE = io.StringIO()
 LONG = "The same long beginning of all arms, worth computing once and not once for each of the arms. "
 
 
@@ -51,11 +53,9 @@ def hoist_prefix(s):
 
 
 def commit_prefixes(s):
-    s += LONG * 2
-    arms = s.fork(2)
-    for i, arm in enumerate(arms):
-        arm += f"Tip {i}:" + sgl.gen("tip")
-    arms.join()
+    s += LONG * 20
+    print("meanwhile, code of the program's own", file=NOWHERE)
+    s += "In a word:" + sgl.gen("word")
 
 
 def group_generations(s):
@@ -107,6 +107,8 @@ def line(op: Op, names: dict[str, str], rids: dict[str, str]) -> str:
     def name(sid: str) -> str:
         return names.setdefault(sid, f"s{len(names)}")
 
+    if type(op) is HostOp:
+        return "host code"
     words = [f"{name(op.sid)} {type(op).__name__.removesuffix('Op').lower()}"]
     for key, value in zip(op._fields[1:], op[1:], strict=True):
         if key == "children":

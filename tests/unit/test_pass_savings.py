@@ -19,7 +19,7 @@ SAVES = {
     "merge_forks": ("instructions", "bytes"),
     "share_generations": ("requests", "prefilled", "generated", "instructions"),
     "hoist_prefix": ("bytes",),
-    "commit_prefixes": (),
+    "commit_prefixes": ("late",),
     "group_generations": (),
 }
 

@@ -188,7 +188,12 @@ class WholeEngine(Backend):
     def settle(self) -> None:
         """Wait until the engine is idle."""
         end = time.monotonic() + 60
-        while not self.scheduler.idle or self._inbox or self._waiters:
+        while True:
+            taken = threading.Event()
+            self._post(taken.set)  # behind all that was posted before
+            assert taken.wait(60), "the engine takes nothing"
+            if self.scheduler.idle and not (self._inbox or self._waiters or self.manager.encoding):
+                return
             assert self.fault is None, self.fault
             assert time.monotonic() < end, "the engine is never idle"
             time.sleep(0.005)

@@ -471,9 +471,14 @@ class TokenizerManager:
             elif isinstance(op, Join):
                 yield from self._joins.steps(session, op)
             elif isinstance(op, Fork | Commit):
-                if session.error is None and (ids := (yield from session.settle(self.tokenizer))):
-                    kind = SessionCommit if isinstance(op, Commit) else SessionExtend
-                    self._to_scheduler(kind(sid=session.sid, ids=ids))
+                if session.error is None:
+                    ids = yield from session.settle(self.tokenizer)
+                    if isinstance(
+                        op, Commit
+                    ):  # without new ids too: those sent before are to be computed now
+                        self._to_scheduler(SessionCommit(sid=session.sid, ids=ids))
+                    elif ids:
+                        self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
             elif ids := (yield from session.take_stable(self.tokenizer)):
                 self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
         except (KeyboardInterrupt, SystemExit, GeneratorExit):

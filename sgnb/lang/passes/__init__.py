@@ -77,8 +77,8 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "commit_prefixes",
         commit_prefixes,
-        "computing what branches begin with changes no text: the tail that a token may cross stays pending",
-        "no fork with new text before it has branches that generate later",
+        "computing text early changes none of it: the tail that a token may cross stays pending",
+        "no state has long new text that waits for code of the program",
     ),
     Pass(
         "group_generations",

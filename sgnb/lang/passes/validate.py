@@ -14,6 +14,7 @@ from sgnb.lang.block import (
     ChosenOp,
     ForkOp,
     GenOp,
+    HostOp,
     IdsOp,
     InitOp,
     JoinOp,
@@ -51,6 +52,8 @@ def meaning(ops: Sequence[Op]) -> tuple[dict[str, object], dict[str, History]]:
     requests: dict[str, object] = {}
     starts: dict[str, History] = {}
     for op in ops:
+        if type(op) is HostOp:
+            continue
         history = sessions.get(op.sid) or (hash(op.sid), ())
         if type(op) is TextOp:
             history = _text(history, op.literal, op.text) if op.text else history
