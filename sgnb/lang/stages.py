@@ -18,6 +18,7 @@ from sgnb.lang.block import (
     CommitOp,
     ForkOp,
     GenOp,
+    HostOp,
     IdsOp,
     InitOp,
     JoinOp,
@@ -61,7 +62,7 @@ class _Names:
         self.number: dict[str, int] = {}
         self.name: list[str] = []
         self.parent: list[int] = []
-        for op in (op for ops in blocks for op in ops):
+        for op in (op for ops in blocks for op in ops if type(op) is not HostOp):
             self._meet(op.sid, "s" if not self.number else f"s{len(self.number)}", -1)
             if type(op) is ForkOp:
                 above = self.number[op.sid]
@@ -248,6 +249,8 @@ def _nodes(blocks: Sequence[Sequence[Op]], names: _Names, fixed: Sequence[Node])
         last: dict[int, int] = {}
         """Lane → where its newest node stands, if that is text which may still take a turn mark."""
         for op in ops:
+            if type(op) is HostOp:
+                continue  # where the block ended, not what it does
             lane = names.number[op.sid]
             line = _line(op)
             if lane == 0 and type(op) is not InitOp:

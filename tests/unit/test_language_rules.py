@@ -249,7 +249,7 @@ def test_rule_14_joining_texts_is_exact_and_joining_kv_is_never_done_in_silence(
     state = prog.run("text", backend=backend)
     assert state.text() == "root 0 value 1 value other"
     assert backend.prompts[-1] == ("y", "root 0 value 1 value ")
-    with pytest.raises(sgl.ProgramError, match="later version"):
+    with pytest.raises(sgl.ProgramError, match="no KV of its own"):
         prog.run("kv", backend=backend)
 
 

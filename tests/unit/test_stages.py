@@ -129,3 +129,16 @@ def test_the_static_form_has_every_pass_and_no_time_in_the_deterministic_mode(
         for word in (record["name"], record["note"], record["did"], record["why"]):
             assert word in text_of(graph_table(first))
     assert "<td>hoist_prefix</td>" in html_of(graph_table(first))
+
+
+def test_text_that_leaves_before_host_code_adds_no_lane_and_is_committed() -> None:
+    @sgl.function
+    def tools(s):
+        s += "A long text. " * 100
+        sorted("tool")
+        s += sgl.gen("x")
+
+    data = explain_data(tools)
+    number, record = of(data, "commit_prefixes")
+    assert record["changed"] and any(node[1] == "Commit" for node in data["stages"][number])
+    assert {lane for node in data["stages"][-1] for lane in node[5]} == {0}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sgnb.lang.block import CommitOp, ForkOp, GenOp, HostOp, IdsOp, Op, SelectOp, SharedOp, TextOp
+from sgnb.lang.block import CommitOp, ForkOp, GenOp, HostOp, IdsOp, JoinOp, Op, SelectOp, SharedOp, TextOp
 from sgnb.lang.position import Place
 
 MIN_CHARS = 1000
@@ -40,6 +40,9 @@ def commit_prefixes(ops: Sequence[Op]) -> list[Op]:
             parents.update(dict.fromkeys(op.children, op.sid))
         elif isinstance(op, GenOp | SelectOp | SharedOp | CommitOp):
             computed(op.sid)
+        elif type(op) is JoinOp:
+            computed(op.sid)
+            fresh.update(dict.fromkeys(op.branches, 0))  # nothing comes after it there
     commits: list[Op] = []
     for sid in reversed(list(fresh)):  # branches first: what they begin with is computed with them
         if fresh[sid] >= MIN_CHARS:
