@@ -76,7 +76,8 @@ class Recorder:
         self._text = text
         self._seconds = seconds
         self._frames: deque[TelemetryFrame] = deque()
-        self._queued = 0
+        self._came = self._left = 0
+        """Events that were queued, counted by the I/O thread; and taken from the queue, by this recorder's."""
         self._wake = threading.Event()
         self._ending = ""
         self._stop_lock = threading.Lock()
@@ -156,9 +157,9 @@ class Recorder:
 
     def _take(self, frame: TelemetryFrame, _raw: bytes) -> None:
         """Queue a frame; beyond the bound only its last number stays, so that the hole is seen."""
-        if self._queued + len(frame.events) > _QUEUED_EVENTS:
+        if self._came - self._left + len(frame.events) > _QUEUED_EVENTS:
             frame = msgspec.structs.replace(frame, events=[])
-        self._queued += len(frame.events)
+        self._came += len(frame.events)
         self._frames.append(frame)
 
     # ------------------------------------------------------------ the recorder's thread
@@ -189,7 +190,7 @@ class Recorder:
         if ended is None and self._client.welcome is not None and self._client.number() != self._number:
             self._hole(self._next, "the connection to the engine was renewed")
         frames = [self._frames.popleft() for _ in range(len(self._frames))]
-        self._queued -= sum(len(frame.events) for frame in frames)
+        self._left += sum(len(frame.events) for frame in frames)
         fresh: list[Numbered] = []
         for frame in frames:
             for numbered in frame.events:
