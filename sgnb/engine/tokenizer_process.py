@@ -88,7 +88,9 @@ class TokenizerProcess:
         self.front = Front(self._spec, self._router, self._to_scheduler)
         self.front.take_stacks = self._take_stacks
         self._watchdog = Watchdog(folder, self._spec.args.watchdog_seconds, self._pids)
-        self._collected: deque[tuple[Callable[[str], None], str]] = deque()
+        self._collected: deque[str] = deque()
+        self._asked_stacks: list[Callable[[str], None]] = []
+        """Who waits for the stacks that are being collected: one collection at a time, for all."""
         self._wakeup = Wakeup()
         self._loaded: list[tuple[TokenizerManager, ModelPath | None] | BaseException] = []
         self._owner_pidfd = self._watch_owner()
@@ -195,15 +197,19 @@ class TokenizerProcess:
         """Collect stacks beside the loop, which goes on; ``answer`` is called by it when they are there."""
 
         def run() -> None:
-            self._collected.append((answer, as_text(collect(self._folder, self._pids()))))
+            self._collected.append(as_text(collect(self._folder, self._pids())))
             self._wakeup.set()
 
-        threading.Thread(target=run, name="sgnb-stacks", daemon=True).start()
+        self._asked_stacks.append(answer)
+        if len(self._asked_stacks) == 1:
+            threading.Thread(target=run, name="sgnb-stacks", daemon=True).start()
 
     def _hand_out_stacks(self) -> None:
         while self._collected:
-            answer, text = self._collected.popleft()
-            answer(text)
+            text, asked = self._collected.popleft(), self._asked_stacks
+            self._asked_stacks = []
+            for answer in asked:
+                answer(text)
 
     # ------------------------------------------------------------ loop
 

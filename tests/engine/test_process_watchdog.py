@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 from process_rig import until
 
@@ -53,6 +56,21 @@ def test_a_step_that_does_not_end_is_shown_and_forgotten(driver, words, frame):
         assert found[0]["text"], found
         until(lambda: engine.state == "idle", 10)
         assert engine.trouble == ""
+
+
+def test_R12_many_who_ask_for_stacks_share_one_collection():
+    """A thread for each question would let a client fill the tokenizer process with threads."""
+    with launch(name="asked", **{**SLOW, "stub_step_seconds": 0.01}) as engine:
+        process = psutil.Process(engine.pid)
+        engine.stacks()
+        before = most = process.num_threads()
+        with ThreadPoolExecutor(40) as pool:
+            asked = [pool.submit(engine.stacks) for _ in range(40)]
+            while not all(one.done() for one in asked):
+                most = max(most, process.num_threads())
+                time.sleep(0.002)
+        assert all("==== scheduler process" in one.result() for one in asked)
+        assert most <= before + 2
 
 
 def test_a_stopped_scheduler_is_seen_too():
