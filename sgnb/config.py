@@ -110,10 +110,10 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Most slots of cached prefixes that nobody locks; ``None``: all there are."""
     radix_eviction_policy: Literal["lru", "lfu", "slru", "fifo", "priority"] = "lru"
     allocator_order: Literal["lifo", "lowest"] = "lifo"
+    """Which free KV slots are taken first: the last freed, or the lowest numbers."""
     defragment_above: float | None = None
     """Fragmentation (0..1) above which an idle engine moves its KV together. Off: attention reads slots one by one or by
     pages, so order saves it next to nothing, while the move copies everything that is cached."""
-    """Which free KV slots are taken first: the last freed, or the lowest numbers."""
     page_size: int = 1
     random_seed: int = 0
     threads: int | None = None

@@ -1,8 +1,8 @@
 """The scheduler's books: its figures, and the proof that no slot and no lock is lost.
 
-Role: ``EngineStats`` of a moment, the sums that must hold whenever nothing runs, and the events of requests. Scheduler
-process; called by ``Scheduler`` when it becomes idle, by ``control`` and by tests after each step. Repairs nothing: a broken
-book raises IntegrityError and ends the engine.
+Role: ``EngineStats`` of a moment, and the sums that must hold whenever nothing runs. Scheduler process; called by
+``Scheduler`` when it becomes idle, by ``control`` and by tests after each step. Repairs nothing: a broken book raises
+IntegrityError and ends the engine.
 """
 
 from __future__ import annotations

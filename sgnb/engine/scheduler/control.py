@@ -14,10 +14,10 @@ import msgspec
 
 from sgnb.engine.mem_cache.base import IntegrityError
 from sgnb.engine.scheduler.knobs import live_knobs, set_knobs
-from sgnb.engine.scheduler.picture import PICTURE_VERBS
+from sgnb.engine.scheduler.picture import PICTURE_VERBS, last_seq
 from sgnb.engine.scheduler.req import Req
 from sgnb.engine.scheduler.session import Session
-from sgnb.engine.scheduler.snapshot import last_seq, take_snapshot
+from sgnb.engine.scheduler.snapshot import take_snapshot
 from sgnb.errors import LimitError, SgnbError
 from sgnb.messages import ErrorInfo, SchedulerControl, SchedulerReply
 

@@ -28,6 +28,11 @@ SETTINGS = ("schedule_policy", "chunked_prefill_size", "enable_mixed_chunk")
 """Knobs that the timeline names in its head."""
 
 
+def last_seq(scheduler: Scheduler) -> int:
+    """Number of the last event there is; 0 where none are numbered."""
+    return scheduler.history(1 << 62)[0] if scheduler.history is not None else 0
+
+
 def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     """The tree, the slots, the live requests and the figures; events after ``seq`` continue it.
 
@@ -36,11 +41,11 @@ def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     """
     scheduler.recorder.flush_slots(scheduler.meter.forward_steps)
     scheduler.publish(scheduler.stats())
-    last = scheduler.history(1 << 62)[0] if scheduler.history is not None else 0
-    nodes, _ = _tree(scheduler)
-    runs = slot_runs(scheduler)
+    nodes, runs = _tree(scheduler)
+    for req in scheduler.reqs.values():
+        runs += _flight(req)
     return {
-        "seq": last,
+        "seq": last_seq(scheduler),
         "time": scheduler.clock(),
         "step": scheduler.meter.forward_steps,
         "slots": scheduler.allocator.size,
@@ -85,7 +90,7 @@ def _tree(scheduler: Scheduler) -> tuple[list[list[Any]], list[SlotRun]]:
 
 def slot_runs(scheduler: Scheduler) -> list[SlotRun]:
     """Who owns which slots, all but the free ones."""
-    _, runs = _tree(scheduler)
+    runs = [run for node in scheduler.cache.nodes() for run in runs_of(f"node:{node.id}", node.value)]
     for req in scheduler.reqs.values():
         runs += _flight(req)
     return runs

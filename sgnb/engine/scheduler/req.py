@@ -118,11 +118,12 @@ class Req:
         self.cut_tokens = 0
         """Ids of its session that its prompt replaced."""
         self.overtaken = 0
+        """Later requests that were admitted before it."""
         self.match: Match | None = None
+        """What the cache had of it when it was admitted last."""
         self.leader = ""
         """The request whose prefix this one waited for last, since ``leader_since``."""
         self.leader_since = 0.0
-        """What the cache had of it when it was admitted last."""
         self.slice = 0
         """Tokens drawn since it was admitted last."""
         self.turns = 0

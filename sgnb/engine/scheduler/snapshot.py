@@ -13,7 +13,7 @@ import numpy as np
 
 from sgnb.config import MAX_FRAME_BYTES
 from sgnb.engine.scheduler.input_events import bare
-from sgnb.engine.scheduler.picture import slot_runs
+from sgnb.engine.scheduler.picture import last_seq, slot_runs
 from sgnb.engine.scheduler.req import Req
 from sgnb.errors import LimitError
 from sgnb.messages import Snapshot, SnapshotNode, SnapshotRequest, SnapshotSession
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = MAX_FRAME_BYTES - (64 << 10)
 """Of a snapshot: the answer that carries it must fit in one frame."""
-
-
-def last_seq(scheduler: Scheduler) -> int:
-    """Number of the last event there is; 0 where none are numbered."""
-    return scheduler.history(1 << 62)[0] if scheduler.history is not None else 0
 
 
 def take_snapshot(scheduler: Scheduler) -> Snapshot:
@@ -64,8 +59,8 @@ def _bounded(snapshot: Snapshot) -> Snapshot:
     even that is too large."""
     for field in ("", "sessions", "nodes"):
         if field:
-            bare = [msgspec.structs.replace(part, marks=b"") for part in getattr(snapshot, field)]
-            snapshot = msgspec.structs.replace(snapshot, **{field: bare})
+            parts = [msgspec.structs.replace(part, marks=b"") for part in getattr(snapshot, field)]
+            snapshot = msgspec.structs.replace(snapshot, **{field: parts})
         size = len(msgspec.msgpack.encode(snapshot))
         if size <= _MOST_BYTES:
             return snapshot
