@@ -95,10 +95,14 @@ def optimum(prompts: list[list[int]]) -> tuple[int, int]:
     return reused, distinct
 
 
-def reused(prompts: list[list[int]], slots: int) -> int:
+def reused(prompts: list[list[int]], slots: int, page_size: int = 1) -> int:
     """Tokens that the shipped scheduler reuses."""
     args = EngineArgs.make(
-        runner="stub", max_total_tokens=slots, context_length=4096, max_running_requests=16
+        runner="stub",
+        max_total_tokens=slots,
+        context_length=4096,
+        max_running_requests=16,
+        page_size=page_size,
     )
     cached = 0
 

@@ -6,6 +6,7 @@ from tiny_models import FAMILIES, make_tiny
 from sgnb.config import EngineArgs
 from sgnb.engine import model_store
 from sgnb.engine.model_executor.model_runner import create_runner
+from sgnb.engine.model_executor.process_driver import ProcessDriver
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.messages import BatchOutput, Label, SchedulerControl, SessionDecode, SessionOpen, TokenTable
 from sgnb.sampling_params import SamplingParams
@@ -18,9 +19,10 @@ def model(tmp_path_factory):
     return model_store.resolve(str(folder))
 
 
-def outputs(model, page: int, moves: bool) -> tuple[dict[str, list[int]], int]:
+def outputs(model, page: int, moves: bool, **more) -> tuple[dict[str, list[int]], int]:
     """(ids of each request, slots that were moved)."""
     args = EngineArgs.make(
+        **more,
         dtype="float32",
         threads=1,
         max_total_tokens=256,
@@ -28,7 +30,8 @@ def outputs(model, page: int, moves: bool) -> tuple[dict[str, list[int]], int]:
         page_size=page,
         chunked_prefill_size=16,
     )
-    runner = create_runner(args, model, lambda *told: None)
+    make = ProcessDriver if args.runner_driver == "process" else create_runner
+    runner = make(args, model, lambda *told: None)
     ids: dict[str, list[int]] = {}
     moved = 0
 
@@ -68,10 +71,21 @@ def outputs(model, page: int, moves: bool) -> tuple[dict[str, list[int]], int]:
     return ids, moved
 
 
+@pytest.fixture(scope="module")
+def plain(model):
+    return outputs(model, 1, False)[0]
+
+
 @pytest.mark.parametrize("page", [1, 4, 16])
-def test_greedy_is_the_same_with_pages_that_move(model, page):
-    plain, _ = outputs(model, 1, False)
+def test_greedy_is_the_same_with_pages_that_move(model, plain, page):
     found, moved = outputs(model, page, True)
     assert found == plain
     assert all(len(ids) == 16 for ids in found.values()) and len(found) == 8
     assert moved > 0
+
+
+@pytest.mark.parametrize("page", [1, 4])
+@pytest.mark.parametrize("more", [{"runner_driver": "process"}, {"runner": "transformers"}], ids=str)
+def test_moves_cross_a_process_and_reach_the_reference(model, plain, page, more):
+    found, moved = outputs(model, page, True, **more)
+    assert found == plain and moved > 0
