@@ -134,7 +134,9 @@ class ScheduleBatch:
     @property
     def wasted(self) -> int:
         """Rows whose result is nobody's."""
-        return sum(not self.lives(row) for row in range(len(self.reqs)))
+        return sum(
+            req.finished or req.stint != stint for req, stint in zip(self.reqs, self.stints, strict=True)
+        )
 
     @property
     def constrained(self) -> bool:

@@ -292,7 +292,8 @@ class Req:
 
         ``max_len``: most tokens a request can have. Order: stop id, EOS, stop string, grammar, length, context.
         """
-        self.open_input_logprobs()
+        if self.params.return_logprob:
+            self.open_input_logprobs()
         self.output_ids.append(token)
         if logprob is not None and self.params.return_logprob:
             self.logprobs.append(logprob)
