@@ -17,7 +17,8 @@ from types import FunctionType
 from typing import Any
 
 from sgnb.lang.position import internal
-from sgnb.runtime.core import CancelRun, Core, current_core
+from sgnb.runtime.core import Core
+from sgnb.runtime.waiting import CancelRun, current_core
 
 internal(__name__)
 

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Callable
 
 from sgnb.lang.position import internal
-from sgnb.runtime.core import CORES, CancelRun, Core
+from sgnb.runtime.core import CORES, Core
 from sgnb.runtime.task import Frame, Result, Task
+from sgnb.runtime.waiting import CancelRun
 
 internal(__name__)
 

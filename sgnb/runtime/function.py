@@ -19,12 +19,13 @@ from sgnb.lang.frontend.constants import check_graph
 from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
 from sgnb.lang.passes import PASSES, Pass, PassRecord
 from sgnb.lang.position import internal
-from sgnb.runtime.core import Core, current_core
+from sgnb.runtime.core import Core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.tracing import Trace, Tracer, placeholders
+from sgnb.runtime.waiting import current_core
 from sgnb.sampling_params import SamplingParams
 
 internal(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 
 from sgnb.lang.api import Turn
 from sgnb.lang.position import INTERNAL, internal, place_of, user_frame
-from sgnb.runtime.core import MAX_CANCEL_THROWS, CancelRun, Core, current_core
+from sgnb.runtime.core import Core
 from sgnb.runtime.fork import CopyScope, Group
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.program import hook_table, inline_frame, twin_of
@@ -24,6 +24,7 @@ from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Pause
 from sgnb.runtime.threads import carrying
 from sgnb.runtime.variables import Deferred, Slot, open_slots_of
+from sgnb.runtime.waiting import MAX_CANCEL_THROWS, CancelRun, current_core
 
 internal(__name__)
 

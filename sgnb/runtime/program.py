@@ -20,9 +20,10 @@ from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.ir import Graph
 from sgnb.lang.position import internal
 from sgnb.runtime.asynchronous import awaits_here, finish_body
-from sgnb.runtime.core import Core, current_core
+from sgnb.runtime.core import Core
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result, Task, enter_state, leave_state
+from sgnb.runtime.waiting import current_core
 
 internal(__name__)
 

@@ -18,7 +18,7 @@ from sgnb.lang.position import internal
 from sgnb.runtime.collect import release_sessions
 
 if TYPE_CHECKING:
-    from sgnb.runtime.core import Core
+    from sgnb.runtime.failing import Failing
 
 internal(__name__)
 
@@ -28,7 +28,7 @@ class Sharing:
 
     __slots__ = ("_core", "_followers", "_late")
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Failing) -> None:
         self._core = weakref.ref(core)
         self._followers: dict[str, list[str]] = {}
         """Leader's rid → rids that take its result."""

@@ -22,13 +22,14 @@ from sgnb.lang import api
 from sgnb.lang.block import ForkOp, GenOp, IdsOp, InitOp, SelectOp, TextOp
 from sgnb.lang.position import Place, internal, line_of, place_of, position_of, user_frame
 from sgnb.runtime.collect import SessionHandle, start_collector
-from sgnb.runtime.core import MAX_REFUSED, Core, current_core
+from sgnb.runtime.core import MAX_REFUSED, Core
 from sgnb.runtime.events import GenQueued, StateOpened, TextAppended
 from sgnb.runtime.meta import event_line, gen_seed, shape_words
 from sgnb.runtime.parsing import Parsed
 from sgnb.runtime.reasoning import SUFFIX, ReasoningPart
 from sgnb.runtime.turns import Step, Turns
 from sgnb.runtime.variables import Failure, Lazy, Samples, Slot
+from sgnb.runtime.waiting import current_core
 from sgnb.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

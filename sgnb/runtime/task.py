@@ -18,8 +18,9 @@ from typing import Any
 from sgnb.errors import ProgramError
 from sgnb.lang import context
 from sgnb.lang.position import INTERNAL, internal
-from sgnb.runtime.core import MAX_CANCEL_THROWS, CancelRun, Core, set_current
+from sgnb.runtime.core import Core
 from sgnb.runtime.state import State
+from sgnb.runtime.waiting import MAX_CANCEL_THROWS, CancelRun, set_current
 
 internal(__name__)
 

@@ -15,7 +15,7 @@ from types import MethodType
 from typing import Any
 
 from sgnb.lang.position import internal
-from sgnb.runtime.core import CancelRun, current_core
+from sgnb.runtime.waiting import CancelRun, current_core
 
 internal(__name__)
 

@@ -21,8 +21,9 @@ from sgnb.lang.passes.merge_forks import merge_forks
 from sgnb.lang.passes.prune_choices import prune_choices
 from sgnb.lang.passes.share_generations import share_generations
 from sgnb.lang.passes.validate import same
-from sgnb.runtime.core import Core, set_current
+from sgnb.runtime.core import Core
 from sgnb.runtime.state import State
+from sgnb.runtime.waiting import set_current
 from sgnb.sampling_params import SamplingParams
 
 LONG = "The same beginning of every arm, long enough to be worth hoisting it out of them. "

@@ -1,0 +1,135 @@
+"""Waiting for a run: on a thread, for its body, in a circle; and who asks.
+
+Notebook process; the first of the layers of ``runtime.core.Core``. Knows when something has changed and whom to
+wake, not what. ``lock`` guards data and is never held while a backend or a log listener is called.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from sgnb.errors import ProgramError
+from sgnb.lang.position import internal, place_of, position_of, user_frame
+
+if TYPE_CHECKING:
+    from sgnb.runtime.core import Core
+
+internal(__name__)
+
+MAX_CANCEL_THROWS = 100
+"""How often a program that catches its cancellation is told again before it is dropped."""
+
+_waits = threading.Lock()
+"""Guards ``waits_for`` of all runs."""
+_current: ContextVar[Core | None] = ContextVar("sgnb_current_core", default=None)
+
+
+def current_core() -> Core | None:
+    """The run whose program is being executed by the code that asks, or None."""
+    return _current.get()
+
+
+def set_current(core: Core | None) -> None:
+    """Say whose program is being executed in this context."""
+    _current.set(core)
+
+
+class CancelRun(BaseException):
+    """Thrown into a program that was cancelled; never leaves the runtime."""
+
+
+class Waiting(ABC):
+    """What others wait for, and how."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.body_done = False
+        self.cancelled = False
+        self.cancel_throws = 0
+        self.on_wake: Callable[[], None] | None = None
+        """Set by a pool that has parked this run: called after each change, must return at once."""
+        self.help_until: Callable[[Callable[[], bool], float | None], bool] | None = None
+        """Set by a pool that drives this run: how another thread waits for it (a pool thread drives it meanwhile)."""
+        self.driving = 0
+        """The thread that executes the body now, or did last."""
+        self.waits_for: tuple[Waiting, Callable[[], bool]] | None = None
+        """Whose body this one's waits for, on its thread, and until when."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Cancel the run for somebody who only waits."""
+
+    def wait(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Block this thread until ``ready()`` or cancellation; True if ready. An interrupt of a reader outside the
+        program stops the run: nobody wants the rest, and nobody else might be left to stop it.
+        """
+        help_until = self.help_until
+        try:
+            if help_until is not None and current_core() is not self:
+                help_until(lambda: ready() or self.cancelled, timeout)
+            else:
+                self.wait_plain(lambda: ready() or self.cancelled, timeout)
+        except KeyboardInterrupt:
+            if current_core() is not self:
+                self.stop()
+            raise
+        return ready()
+
+    def wait_for_body(self, ready: Callable[[], bool]) -> None:
+        """Wait until ``ready()`` or the end of the body, which another thread executes.
+
+        Raises ProgramError when that body waits, directly or through others, for the program that asks.
+        """
+        wanted = lambda: ready() or self.body_done or self.cancelled  # noqa: E731
+        mine = current_core()
+        if mine is None or mine.driving != threading.get_ident():
+            self.wait(wanted)
+            return
+        with _waits:
+            mine.waits_for = (self, wanted)
+            other: Waiting | None = self
+            while other is not None and other is not mine:
+                found = other.waits_for
+                other = None if found is None or found[1]() else found[0]
+            if other is mine:
+                mine.waits_for = None
+                raise ProgramError(
+                    "This program and the one it reads from wait for each other: neither can go on.",
+                    hint="Read what is bound already, or let one of them end first.",
+                    position=position_of(place_of(user_frame())),
+                )
+        try:
+            self.wait(wanted)
+            mine.check_cancelled()
+        finally:
+            mine.waits_for = None
+
+    def wait_plain(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Block this thread until ``ready()``, cancelled or not; True if ready."""
+        with self.lock:
+            return self.changed.wait_for(ready, timeout)
+
+    def tell(self) -> None:
+        """Something changed: wake who waits on a thread, and the pool."""
+        with self.lock:
+            self.changed.notify_all()
+        self._wake()
+
+    def check_cancelled(self) -> None:
+        """End the program that asks if it was cancelled; its readers outside may go on."""
+        if self.cancelled and current_core() is self:
+            raise CancelRun
+
+    def _wake(self) -> None:
+        wake = self.on_wake
+        if wake is not None:
+            wake()
+
+    def elsewhere(self) -> bool:
+        """True when the body is still being executed, and not by the code that asks."""
+        return not self.body_done and current_core() is not self
