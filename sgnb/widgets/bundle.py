@@ -1,18 +1,22 @@
 """One script out of our own modules: what anywidget gets, since a widget's script cannot import its neighbours.
 
-Notebook process; called once per widget class by ``engine_view``. The modules in ``static/`` keep to a small form, checked
-here: imports stand first, as ``import { a, b as c } from "./x.js";``; exports are ``export function|class|const|async
-function NAME``, and one ``export default NAME;`` in an entry; no text spans lines. Comments on lines of their own and
-indentation are dropped. No network, no tools.
+Notebook process; called once per widget class by ``engine_widget`` and ``program_widget``. A package has them minified too
+(``labextension/minify.mjs``, which runs this file as a script); those are taken while they are of the same modules. The
+modules in ``static/`` keep to a small form, checked here: imports stand first, as ``import { a, b as c } from "./x.js";``;
+exports are ``export function|class|const|async function NAME``, and one ``export default NAME;`` in an entry; no text spans
+lines. Comments on lines of their own and indentation are dropped. No network, no tools.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import pathlib
 import re
+import sys
 
 STATIC = pathlib.Path(__file__).parent / "static"
+MINIFIED = pathlib.Path(__file__).parents[1] / "labextension" / "widgets"
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([a-z_]+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function\*?|class|const) (\w+)", re.MULTILINE)
 _DEFAULT = re.compile(r"^export default (\w+|\{[^}]*\});\n", re.MULTILINE)
@@ -20,6 +24,24 @@ _DEFAULT = re.compile(r"^export default (\w+|\{[^}]*\});\n", re.MULTILINE)
 
 class BundleError(ValueError):
     """A module is not in the form that can be joined."""
+
+
+def script_of(entry: str) -> str:
+    """The script of a widget: minified as packaged, if that was made of the modules as they are, else joined."""
+    joined = join_modules(entry)
+    try:
+        small = (MINIFIED / entry).read_text(encoding="utf-8")
+    except OSError:  # a source tree whose side panel was not built
+        return joined
+    mark = hashlib.sha256(joined.encode()).hexdigest()
+    return small if small.startswith(f"// {mark}\n") else joined
+
+
+def write_joined(folder: pathlib.Path) -> None:
+    """Write the joined script of every widget into ``folder``, for the minifier."""
+    for entry in sorted(STATIC.glob("*.js")):
+        if _DEFAULT.search(entry.read_text(encoding="utf-8")):
+            (folder / entry.name).write_text(join_modules(entry.name), encoding="utf-8")
 
 
 @functools.cache
@@ -73,3 +95,7 @@ def _body(name: str) -> tuple[str, str | None]:
 def _wrap(name: str) -> str:
     names = ", ".join(match[2] for match in _EXPORT.finditer(_source(name)))
     return f"const {_variable(name)} = (() => {{\n{_body(name)[0]}\nreturn {{ {names} }};\n}})();"
+
+
+if __name__ == "__main__":
+    write_joined(pathlib.Path(sys.argv[1]))

@@ -12,7 +12,7 @@ import anywidget
 import ipywidgets  # type: ignore[import-untyped]
 import traitlets
 
-from sgnb.widgets.bundle import STATIC, join_modules
+from sgnb.widgets.bundle import STATIC, script_of
 from sgnb.widgets.comms import answer_on_any_shell
 
 _layout: list[ipywidgets.Layout] = []
@@ -63,28 +63,28 @@ class EngineWidget(anywidget.AnyWidget):
 class TreeWidget(EngineWidget):
     """The radix tree."""
 
-    _esm = join_modules("widget_tree.js")
+    _esm = script_of("widget_tree.js")
     _css = _styles("tree.css")
 
 
 class KVWidget(EngineWidget):
     """The KV map."""
 
-    _esm = join_modules("widget_kv.js")
+    _esm = script_of("widget_kv.js")
     _css = _styles("kv.css")
 
 
 class TimelineWidget(EngineWidget):
     """The batch timeline."""
 
-    _esm = join_modules("widget_timeline.js")
+    _esm = script_of("widget_timeline.js")
     _css = _styles("timeline.css")
 
 
 class GraphWidget(EngineWidget):
     """The graph of a program."""
 
-    _esm = join_modules("widget_graph.js")
+    _esm = script_of("widget_graph.js")
     _css = _styles("graph.css")
 
 

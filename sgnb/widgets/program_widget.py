@@ -12,7 +12,7 @@ import anywidget
 import ipywidgets  # type: ignore[import-untyped]
 import traitlets
 
-from sgnb.widgets.bundle import STATIC, join_modules
+from sgnb.widgets.bundle import STATIC, script_of
 from sgnb.widgets.comms import answer_on_any_shell
 
 _layout: list[ipywidgets.Layout] = []
@@ -21,7 +21,7 @@ _layout: list[ipywidgets.Layout] = []
 class ProgramWidget(anywidget.AnyWidget):
     """``snapshot``: the whole picture as of its ``seq``; ``key``: stable over views of one run."""
 
-    _esm = join_modules("program.js")
+    _esm = script_of("program.js")
     _css = (STATIC / "program.css").read_text(encoding="utf-8")
     snapshot = traitlets.Dict().tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)

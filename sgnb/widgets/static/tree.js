@@ -27,9 +27,9 @@ export class TreeView extends View {
   build() {
     this.mode = "icicle";
     this.open = new Set();
-    this.texts = new Map(); // node id → {key, text}
-    this.partings = new Map(); // rid → answer of `prompt`
-    this.domain = null; // [from, to] tokens when zoomed
+    this._texts = new Map(); // node id → {key, text}
+    this._partings = new Map(); // rid → answer of `prompt`
+    this._domain = null; // [from, to] tokens when zoomed
     this.hits = null;
     this.why = "";
     this._askedAt = -Infinity;
@@ -38,16 +38,16 @@ export class TreeView extends View {
       ["links", "Tree"],
       ["table", "Table"],
     ];
-    this.switch = segmented("Form", modes, "icicle", mode => {
+    this._switch = segmented("Form", modes, "icicle", mode => {
       this.mode = mode;
       this.changed();
     });
-    this.tools.prepend(this.findBox("Find text or request"), this.switch.element);
-    this.map = sharpCanvas("sgnb-tree-canvas", "Radix tree");
-    this.spacer = el("div", "sgnb-tree-spacer", {});
-    this.scroll = el("div", "sgnb-tree-scroll", {}, this.spacer, this.map.canvas);
+    this.tools.prepend(this.findBox("Find text or request"), this._switch.element);
+    this._map = sharpCanvas("sgnb-tree-canvas", "Radix tree");
+    this._spacer = el("div", "sgnb-tree-spacer", {});
+    this._scroll = el("div", "sgnb-tree-scroll", {}, this._spacer, this._map.canvas);
     this.twin = el("div", "sgnb-tree-twin", { role: "tree", "aria-label": "Nodes of the radix tree", tabindex: -1 });
-    this.legendNode = this.legend([
+    this._legendNode = this.legend([
       ["tree-locked", "locked, with count"],
       ["tree-age", "evictable, recent to old"],
       ["prefill", "prefill"],
@@ -55,17 +55,17 @@ export class TreeView extends View {
       ["tree-gone", "evicted, last 10 s"],
       ["tree-next", "evicted next"],
     ]);
-    fill(this.body, this.scroll, this.twin, this.legendNode);
-    this.pathNode = el("div", "", {});
-    fill(this.side, this.pathNode);
-    this.promptsNode = el("div", "sgnb-tree-prompts", {});
-    this.whyNode = el("div", "sgnb-tree-why", {});
-    fill(this.foot, el("div", "sgnb-tree-foot", {}, this.promptsNode, this.whyNode));
+    fill(this.body, this._scroll, this.twin, this._legendNode);
+    this._pathNode = el("div", "", {});
+    fill(this.side, this._pathNode);
+    this._promptsNode = el("div", "sgnb-tree-prompts", {});
+    this._whyNode = el("div", "sgnb-tree-why", {});
+    fill(this.foot, el("div", "sgnb-tree-foot", {}, this._promptsNode, this._whyNode));
     this._listen();
   }
 
   _listen() {
-    const { canvas } = this.map;
+    const { canvas } = this._map;
     canvas.addEventListener("pointermove", event => {
       const block = this._blockAt(event);
       canvas.style.cursor = block ? "pointer" : "";
@@ -89,13 +89,13 @@ export class TreeView extends View {
       if (block?.kind === "node") this._zoomTo(block.node);
     });
     canvas.addEventListener("wheel", event => {
-      if (document.activeElement !== canvas || !this.scale) return;
-      if (!event.ctrlKey && !event.shiftKey && this.spacer.offsetHeight > this.scroll.clientHeight) return; // rows scroll
+      if (document.activeElement !== canvas || !this._scale) return;
+      if (!event.ctrlKey && !event.shiftKey && this._spacer.offsetHeight > this._scroll.clientHeight) return; // rows scroll
       event.preventDefault();
       const x = event.clientX - canvas.getBoundingClientRect().left;
-      this._zoomBy(event.deltaY < 0 ? 1.25 : 0.8, this._from() + x / this.scale);
+      this._zoomBy(event.deltaY < 0 ? 1.25 : 0.8, this._from() + x / this._scale);
     }, { passive: false });
-    this.scroll.addEventListener("scroll", () => this.changed());
+    this._scroll.addEventListener("scroll", () => this.changed());
   }
 
   // ---------------------------------------------------------------- selection and zoom
@@ -114,27 +114,27 @@ export class TreeView extends View {
   }
 
   _from() {
-    return this.domain ? this.domain[0] : 0;
+    return this._domain ? this._domain[0] : 0;
   }
 
   _zoomTo(node) {
     const span = Math.max(20, node.length * 1.6);
-    this.domain = [Math.max(0, node.start - span * 0.15), node.start + span];
+    this._domain = [Math.max(0, node.start - span * 0.15), node.start + span];
     this.changed();
   }
 
   _zoomBy(factor, at) {
     const end = reach(this.store.shown);
-    const [from, to] = this.domain ?? [0, end];
+    const [from, to] = this._domain ?? [0, end];
     const span = Math.min(end, Math.max(10, (to - from) / factor));
     const start = Math.max(0, Math.min(end - span, at - ((at - from) * span) / (to - from)));
-    this.domain = span >= end ? null : [start, start + span];
+    this._domain = span >= end ? null : [start, start + span];
     this.changed();
   }
 
   zoom(direction) {
     if (direction === 0) {
-      this.domain = null;
+      this._domain = null;
       this.changed();
       return;
     }
@@ -147,7 +147,7 @@ export class TreeView extends View {
     this.hits = wanted ? new Set() : null;
     if (wanted) {
       for (const node of this.store.shown.nodes.values()) {
-        const known = this.texts.get(node.id);
+        const known = this._texts.get(node.id);
         if (String(node.id) === wanted || known?.text?.toLowerCase().includes(wanted)) this.hits.add(node.id);
       }
       for (const [rid, id] of this.store.shown.holds) {
@@ -162,7 +162,7 @@ export class TreeView extends View {
 
   key(event) {
     const { target } = event;
-    if (target !== this.map.canvas && target !== this.twin && target !== this.host) return false;
+    if (target !== this._map.canvas && target !== this.twin && target !== this.host) return false;
     const state = this.store.shown;
     const here = state.nodes.get(this.selectedNode);
     const go = id => {
@@ -195,19 +195,19 @@ export class TreeView extends View {
 
   _reveal(id) {
     requestAnimationFrame(() => {
-      const block = this.layout?.blocks.find(other => other.kind === "node" && other.id === id);
+      const block = this._layout?.blocks.find(other => other.kind === "node" && other.id === id);
       if (!block) return;
-      const y = block.row * this.rowHeight;
-      const height = this.scroll.clientHeight - AXIS;
-      if (y < this.scroll.scrollTop || y + this.rowHeight > this.scroll.scrollTop + height) this.scroll.scrollTop = y - height / 3;
+      const y = block.row * this._rowHeight;
+      const height = this._scroll.clientHeight - AXIS;
+      if (y < this._scroll.scrollTop || y + this._rowHeight > this._scroll.scrollTop + height) this._scroll.scrollTop = y - height / 3;
     });
   }
 
   _blockAt(event) {
-    const box = this.map.canvas.getBoundingClientRect();
+    const box = this._map.canvas.getBoundingClientRect();
     const x = event.clientX - box.left;
     const y = event.clientY - box.top;
-    return this.places?.findLast(place => x >= place.x && x <= place.x + place.w && y >= place.y && y < place.y + place.h)?.block;
+    return this._places?.findLast(place => x >= place.x && x <= place.x + place.w && y >= place.y && y < place.y + place.h)?.block;
   }
 
   _words(block) {
@@ -248,7 +248,7 @@ export class TreeView extends View {
   // ---------------------------------------------------------------- text, by request
 
   _textOf(node) {
-    const known = node && this.texts.get(node.id);
+    const known = node && this._texts.get(node.id);
     if (!known) return null;
     if (known.length === node.length && known.start === node.start) return known.text;
     // A split: what was known of the whole edge is cut by share until the new text is here.
@@ -258,7 +258,7 @@ export class TreeView extends View {
   _wantTexts(nodes) {
     if (!["idle", "running"].includes(this.store.engineState)) return;
     const missing = nodes.filter(node => {
-      const known = this.texts.get(node.id);
+      const known = this._texts.get(node.id);
       return !known || known.length !== node.length || known.start !== node.start;
     });
     if (!missing.length) return;
@@ -278,9 +278,9 @@ export class TreeView extends View {
         for (const { id, start, length } of asked) {
           const about = answer.nodes[id];
           if (about && about.tokens !== length) continue; // it was split meanwhile
-          this.texts.set(id, { start, length, text: about ? (about.text ?? null) : null });
+          this._texts.set(id, { start, length, text: about ? (about.text ?? null) : null });
         }
-        if (this.texts.size > 20000) for (const id of [...this.texts.keys()].slice(0, 5000)) this.texts.delete(id);
+        if (this._texts.size > 20000) for (const id of [...this._texts.keys()].slice(0, 5000)) this._texts.delete(id);
         this.changed();
       },
       () => {}
@@ -291,8 +291,8 @@ export class TreeView extends View {
 
   draw() {
     const shown = this.mode !== "table";
-    this.scroll.hidden = !shown;
-    this.legendNode.hidden = !shown;
+    this._scroll.hidden = !shown;
+    this._legendNode.hidden = !shown;
     this.twin.classList.toggle("sgnb-hidden-twin", shown);
     if (this.mode === "icicle") this._drawIcicle();
     else if (this.mode === "links") this._drawLinks();
@@ -302,23 +302,23 @@ export class TreeView extends View {
     const state = this.store.shown;
     const time = this.store.time;
     const width = Math.max(120, this.body.clientWidth - 20);
-    const [from, to] = this.domain ?? [0, reach(state)];
-    this.scale = width / (to - from);
+    const [from, to] = this._domain ?? [0, reach(state)];
+    this._scale = width / (to - from);
     const path = new Set(state.path(this.selectedNode));
     const began = performance.now();
-    this.layout = layoutTree(state, this.scale, { open: this.open, keep: path, gone: recentlyGone(state, time), flights: flightsOf(state) });
-    const rows = this.layout.rows;
-    this.rowHeight = rows * ROW > MAX_HEIGHT ? Math.max(14, Math.min(ROW, MAX_HEIGHT / rows)) : ROW;
-    const whole = Math.max(3 * ROW, rows * this.rowHeight);
+    this._layout = layoutTree(state, this._scale, { open: this.open, keep: path, gone: recentlyGone(state, time), flights: flightsOf(state) });
+    const rows = this._layout.rows;
+    this._rowHeight = rows * ROW > MAX_HEIGHT ? Math.max(14, Math.min(ROW, MAX_HEIGHT / rows)) : ROW;
+    const whole = Math.max(3 * ROW, rows * this._rowHeight);
     const height = Math.min(MAX_HEIGHT, whole) + AXIS;
-    this.spacer.style.height = `${whole + AXIS}px`;
-    this.scroll.style.height = `${height}px`;
+    this._spacer.style.height = `${whole + AXIS}px`;
+    this._scroll.style.height = `${height}px`;
     const inner = whole + AXIS > height ? width - 12 : width;
-    const context = this.map.size(inner, height);
+    const context = this._map.size(inner, height);
     context.clearRect(0, 0, inner, height);
     const c = this.colours;
-    const top = this.scroll.scrollTop;
-    const H = this.rowHeight;
+    const top = this._scroll.scrollTop;
+    const H = this._rowHeight;
     const paint = {
       context,
       c,
@@ -331,21 +331,21 @@ export class TreeView extends View {
       quiet: matchMedia("(prefers-reduced-motion: reduce)").matches,
     };
     paint.evictable = over(rgba(c.evictable), paint.ground);
-    this.places = [];
+    this._places = [];
     const wanted = [];
     context.save();
     context.beginPath();
     context.rect(0, AXIS, inner, height - AXIS);
     context.clip();
-    for (const block of this.layout.blocks) {
-      const x = (block.start - from) * this.scale;
-      const w = block.kind === "fold" ? Math.max(60, inner - x) : block.length * this.scale;
+    for (const block of this._layout.blocks) {
+      const x = (block.start - from) * this._scale;
+      const w = block.kind === "fold" ? Math.max(60, inner - x) : block.length * this._scale;
       const y = AXIS + block.row * H - top;
       const h = block.rows * H;
       if (y + h < AXIS || y > height || x > inner || x + w < 0) continue;
       const place = { block, x: Math.max(0, x), y: Math.max(AXIS, y), w: Math.min(inner, x + w) - Math.max(0, x), h: Math.min(height, y + h) - Math.max(AXIS, y) };
       if (place.h <= 0) continue;
-      this.places.push(place);
+      this._places.push(place);
       if (block.kind === "node" && w >= TEXT_WIDTH) wanted.push(block.node);
       this._drawBlock(paint, block, x, y, w, h, inner);
     }
@@ -354,7 +354,7 @@ export class TreeView extends View {
     this._drawAxis(context, from, inner);
     this.host.dataset.treeMs = (performance.now() - began).toFixed(2);
     this._wantTexts(wanted);
-    this.map.canvas.setAttribute("aria-label", this.sentence());
+    this._map.canvas.setAttribute("aria-label", this.sentence());
   }
 
   _drawBlock(paint, block, x, y, w, h, inner) {
@@ -362,19 +362,19 @@ export class TreeView extends View {
     const dim = this.hits && !(block.kind === "node" && this.hits.has(block.id));
     context.globalAlpha = dim ? 0.4 : 1;
     context.textBaseline = "middle";
-    const head = Math.min(Math.max(y, AXIS), y + h - this.rowHeight); // the words stay in sight while a block is
-    const middle = head + this.rowHeight / 2 - 0.5;
+    const head = Math.min(Math.max(y, AXIS), y + h - this._rowHeight); // the words stay in sight while a block is
+    const middle = head + this._rowHeight / 2 - 0.5;
     if (block.kind === "node") {
       this._drawNode(paint, block, x, y, w, h, middle);
     } else if (block.kind === "flight") {
-      const cut = block.prefill * this.scale;
+      const cut = block.prefill * this._scale;
       context.fillStyle = paint.prefill;
       if (cut) context.fillRect(x, y, Math.max(1, cut - 1), h - 1);
       context.strokeStyle = c.prefillEdge;
       context.lineWidth = 1;
       if (cut > 3) context.strokeRect(x + 0.5, y + 0.5, cut - 2, h - 2);
       context.fillStyle = c.decode;
-      if (block.decode) context.fillRect(x + cut, y, Math.max(2, block.decode * this.scale), h - 1);
+      if (block.decode) context.fillRect(x + cut, y, Math.max(2, block.decode * this._scale), h - 1);
     } else if (block.kind === "gone") {
       context.strokeStyle = c.trouble;
       context.lineWidth = 1;
@@ -383,7 +383,7 @@ export class TreeView extends View {
       context.setLineDash([]);
       context.font = `12px ${c.code}`;
       context.fillStyle = c.troubleText;
-      const known = this.texts.get(block.id)?.text;
+      const known = this._texts.get(block.id)?.text;
       const words = `−${seconds(paint.time - block.node.time)}${known ? `: ${oneLine(known, 60)}` : ""}`;
       if (w >= TEXT_WIDTH) context.fillText(fit(context, words, w - 10), x + 5, middle);
     } else {
@@ -430,7 +430,7 @@ export class TreeView extends View {
     const right = x + drawn - (next ? 20 : 3);
     if (drawn >= TEXT_WIDTH) {
       const text = this._textOf(node);
-      context.font = `${this.rowHeight < 17 ? 11 : 12}px ${c.code}`;
+      context.font = `${this._rowHeight < 17 ? 11 : 12}px ${c.code}`;
       context.textAlign = "left";
       const start = Math.max(left, 4);
       if (text) {
@@ -455,24 +455,24 @@ export class TreeView extends View {
     context.strokeStyle = c.strong;
     context.lineWidth = 2;
     const rid = this.store.selection?.kind === "request" ? this.store.selection.id : "";
-    for (const block of this.layout.blocks) {
+    for (const block of this._layout.blocks) {
       const chosen = (block.kind === "node" && (paint.path.has(block.id) || this.hits?.has(block.id))) || (block.kind === "flight" && block.id === rid);
       if (!chosen) continue;
-      const x = (block.start - from) * this.scale;
-      const y = AXIS + block.row * this.rowHeight - top;
-      context.strokeRect(x + 1, y + 1, Math.max(2, block.length * this.scale - 2), block.rows * this.rowHeight - 3);
+      const x = (block.start - from) * this._scale;
+      const y = AXIS + block.row * this._rowHeight - top;
+      context.strokeRect(x + 1, y + 1, Math.max(2, block.length * this._scale - 2), block.rows * this._rowHeight - 3);
     }
   }
 
   _drawAxis(context, from, width) {
     const c = this.colours;
-    const step = tickStep(this.scale);
+    const step = tickStep(this._scale);
     context.font = `11px ${c.ui}`;
     context.fillStyle = c.text2;
     context.strokeStyle = c.rule;
     context.textBaseline = "alphabetic";
     for (let token = Math.ceil(from / step) * step; ; token += step) {
-      const x = (token - from) * this.scale;
+      const x = (token - from) * this._scale;
       if (x > width - 8) break;
       context.textAlign = x < 30 ? "left" : "center";
       context.fillText(token === 0 ? "token 0" : count(token), x, 12);
@@ -490,15 +490,15 @@ export class TreeView extends View {
     const H = 26;
     const whole = Math.max(3, rows) * H + 20;
     const height = Math.min(MAX_HEIGHT + AXIS, whole);
-    this.spacer.style.height = `${whole}px`;
-    this.scroll.style.height = `${height}px`;
+    this._spacer.style.height = `${whole}px`;
+    this._scroll.style.height = `${height}px`;
     const inner = whole > height ? width - 12 : width;
-    const context = this.map.size(inner, height);
+    const context = this._map.size(inner, height);
     const c = this.colours;
-    const top = this.scroll.scrollTop;
+    const top = this._scroll.scrollTop;
     context.clearRect(0, 0, inner, height);
     const path = new Set(state.path(this.selectedNode));
-    this.places = [];
+    this._places = [];
     const wanted = [];
     const X = box => box.depth * column + 1;
     const Y = box => box.row * H - top + 4;
@@ -533,7 +533,7 @@ export class TreeView extends View {
       context.fillStyle = c.text;
       const text = this._textOf(box.node);
       context.fillText(fit(context, `${count(box.node.length)} ${text ? oneLine(text, 80) : "tok"}`, w - 14), x + 8, y + 10);
-      this.places.push({ block: { kind: "node", id: box.id, node: box.node }, x, y, w, h: 20 });
+      this._places.push({ block: { kind: "node", id: box.id, node: box.node }, x, y, w, h: 20 });
     }
     if (left > 0) {
       context.font = `11px ${c.ui}`;
@@ -570,7 +570,7 @@ export class TreeView extends View {
     const path = state.path(this.selectedNode).map(id => state.nodes.get(id));
     const rid = selection?.kind === "request" && state.live.has(selection.id) ? selection.id : "";
     if (!path.length && !rid) {
-      fill(this.pathNode, el("h3", "", {}, "Selected path"), el("p", "sgnb-dim", {}, "Click a node, or use the arrow keys."));
+      fill(this._pathNode, el("h3", "", {}, "Selected path"), el("p", "sgnb-dim", {}, "Click a node, or use the arrow keys."));
       return;
     }
     this._wantTexts(path);
@@ -594,7 +594,7 @@ export class TreeView extends View {
     const buttons = el("div", "sgnb-buttons", {}, el("button", "sgnb-button", { type: "button", onclick: () => this._copyPath() }, "Copy text"));
     if (this.options.open) buttons.append(el("button", "sgnb-button", { type: "button", onclick: () => this.options.open("kv") }, "Show in KV map"));
     fill(
-      this.pathNode,
+      this._pathNode,
       el("h3", "", {}, "Selected path"),
       el("p", "sgnb-dim", {}, `${count(tokens)} tokens, ${plural(path.length, "node")}`),
       parts,
@@ -604,7 +604,7 @@ export class TreeView extends View {
   }
 
   _shownText(node) {
-    const known = this.texts.get(node.id);
+    const known = this._texts.get(node.id);
     const text = this._textOf(node);
     if (text !== null) return oneLine(text, 280);
     return el("span", "sgnb-dim", {}, known && known.length === node.length ? "Another notebook's text." : "…");
@@ -619,7 +619,7 @@ export class TreeView extends View {
   }
 
   _reason(record) {
-    const parting = this.partings.get(record.rid);
+    const parting = this._partings.get(record.rid);
     const near = parting ? this.store.shown.nodes.get(parting.cached_node) : null;
     const from = near?.rid ? (this._find(near.rid)?.label?.cell ?? "") : "";
     const stepAt = time => this.store.history.steps[this.store.stepIndexAt(time)]?.step ?? 0;
@@ -628,44 +628,44 @@ export class TreeView extends View {
 
   _prompts() {
     const time = this.store.time + 0.001;
-    this.listed = this.store.history.prompts.filter(record => record.admitted <= time && !record.label?.name?.startsWith("@")).slice(-PROMPTS).reverse();
-    const rows = this.listed.map(record => [nameOf(record), count(record.prompt), count(record.cached), this._reason(record).word]);
+    this._listed = this.store.history.prompts.filter(record => record.admitted <= time && !record.label?.name?.startsWith("@")).slice(-PROMPTS).reverse();
+    const rows = this._listed.map(record => [nameOf(record), count(record.prompt), count(record.cached), this._reason(record).word]);
     const key = JSON.stringify(rows) + this.why;
     if (key === this._promptsKey) return;
     this._promptsKey = key;
     const columns = [{ name: "request" }, { name: "prompt", number: true }, { name: "reused", number: true }, { name: "the rest was" }];
-    const chosen = this.listed.findIndex(record => record.rid === this.why);
-    const focused = this.promptsNode.contains(document.activeElement);
+    const chosen = this._listed.findIndex(record => record.rid === this.why);
+    const focused = this._promptsNode.contains(document.activeElement);
     fill(
-      this.promptsNode,
+      this._promptsNode,
       el("h3", "", {}, "Prompts and what they reused"),
       rows.length
-        ? table(columns, rows, { selected: chosen, onrow: index => this._ask(this.listed[index]) })
+        ? table(columns, rows, { selected: chosen, onrow: index => this._ask(this._listed[index]) })
         : el("p", "sgnb-dim", {}, "No prompt was computed yet.")
     );
-    if (focused) this.promptsNode.querySelector("tr.sgnb-chosen")?.focus();
+    if (focused) this._promptsNode.querySelector("tr.sgnb-chosen")?.focus();
   }
 
   _ask(record) {
     this.why = record.rid;
     this.store.select({ kind: "request", id: record.rid });
-    if (!this.partings.has(record.rid)) {
+    if (!this._partings.has(record.rid)) {
       this.store.ask("prompt", { rid: record.rid }).then(
         answer => {
-          this.partings.set(record.rid, answer);
+          this._partings.set(record.rid, answer);
           this.changed();
         },
-        () => this.partings.set(record.rid, null)
+        () => this._partings.set(record.rid, null)
       );
     }
     this.changed();
   }
 
   _why() {
-    const record = this._find(this.why) ?? this.listed[0];
-    if (!record) return fill(this.whyNode, []);
+    const record = this._find(this.why) ?? this._listed[0];
+    if (!record) return fill(this._whyNode, []);
     const reason = this._reason(record);
-    const parting = this.partings.get(record.rid);
+    const parting = this._partings.get(record.rid);
     const children = [el("h3", "", {}, `Why was ${nameOf(record)} not cached?`), el("p", "", {}, reason.sentences[0])];
     if (parting && (parting.prompt || parting.cached)) children.push(this._aligned(parting));
     for (const sentence of reason.sentences.slice(1)) children.push(el("p", "", {}, sentence));
@@ -676,9 +676,9 @@ export class TreeView extends View {
       children.push(el("div", "sgnb-buttons", {}, el("button", "sgnb-button", { type: "button", onclick: () => this.store.select({ kind: "node", id: record.match.node }) }, "Show where they part")));
     }
     const key = children.map(child => child.textContent).join("\n");
-    if (key === this._whyKey && this.whyNode.childElementCount) return undefined;
+    if (key === this._whyKey && this._whyNode.childElementCount) return undefined;
     this._whyKey = key;
-    return fill(this.whyNode, children);
+    return fill(this._whyNode, children);
   }
 
   /** Both texts, aligned where they part. */
@@ -694,7 +694,7 @@ export class TreeView extends View {
     if (this.mode === "links") return;
     const state = this.store.shown;
     const width = Math.max(120, this.body.clientWidth - 20);
-    const layout = this.layout ?? layoutTree(state, width / reach(state));
+    const layout = this._layout ?? layoutTree(state, width / reach(state));
     const selected = this.selectedNode;
     const items = [];
     for (const block of layout.order) {

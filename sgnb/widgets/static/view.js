@@ -45,18 +45,18 @@ export class View {
     host.setAttribute("role", "group");
     host.setAttribute("aria-label", this.constructor.title);
     host.dataset.kind = this.kind;
-    this.titleFacts = el("span", "sgnb-viewfacts", {});
+    this._titleFacts = el("span", "sgnb-viewfacts", {});
     this.engineName = el("span", "sgnb-dim sgnb-engine", {});
     this.tools = el("div", "sgnb-tools", {});
     this.playhead = playheadBar(store);
     const help = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => this._help() }, "?");
-    this.header = el(
+    this._header = el(
       "div",
       "sgnb-topbar",
       {},
       el("h2", "sgnb-title", {}, this.constructor.title),
       this.engineName,
-      this.titleFacts,
+      this._titleFacts,
       el("span", "sgnb-space", {}),
       this.tools,
       this.playhead.element,
@@ -68,11 +68,11 @@ export class View {
     this.foot = el("div", "sgnb-foot", {});
     this.drawer = el("button", "sgnb-button sgnb-drawer", { type: "button", "aria-expanded": "false", onclick: () => this._toggleDrawer() }, "Details");
     this.tools.append(this.drawer);
-    this.cover = el("div", "sgnb-cover", { hidden: true });
+    this._cover = el("div", "sgnb-cover", { hidden: true });
     this.note = el("div", "sgnb-notice", { hidden: true, role: "note" });
     this.region = liveRegion();
-    this.content = el("div", "sgnb-content", {}, this.note, this.main, this.foot);
-    fill(host, this.header, this.content, this.cover, this.region.element);
+    this._content = el("div", "sgnb-content", {}, this.note, this.main, this.foot);
+    fill(host, this._header, this._content, this._cover, this.region.element);
     this.tip = tooltip(host);
     this._help = helpDialog(host);
     this.build();
@@ -207,7 +207,7 @@ export class View {
       if (wait <= 0) {
         this._detailsDirty = false;
         this._detailsAt = drawn;
-        setText(this.titleFacts, this.facts());
+        setText(this._titleFacts, this.facts());
         setText(this.engineName, this.store.replaying ? this.store.replaying.file : this.options.engine ? `engine ${this.options.engine}` : "");
         this.details();
       } else if (!this._timer) {
@@ -223,15 +223,15 @@ export class View {
     const state = this.options.ownState ? this.options.ownState(this) : emptyState(this.store, this.options);
     this.host.dataset.state = this.options.ownState ? (state ? "empty" : "ok") : this.store.phase;
     const cover = !!state?.cover;
-    if (this.cover.hidden === cover || (cover && this._coverWords !== state.words)) {
+    if (this._cover.hidden === cover || (cover && this._coverWords !== state.words)) {
       this._coverWords = state?.words;
-      this.cover.hidden = !cover;
-      this.content.hidden = cover;
-      fill(this.cover, cover ? emptyNode(state) : []);
+      this._cover.hidden = !cover;
+      this._content.hidden = cover;
+      fill(this._cover, cover ? emptyNode(state) : []);
     }
     this.note.hidden = !state || cover;
     if (state && !cover) setText(this.note, state.words);
-    this.content.classList.toggle("sgnb-old", this.store.phase === "gap");
+    this._content.classList.toggle("sgnb-old", this.store.phase === "gap");
   }
 
   // ---------------------------------------------------------------- keys
