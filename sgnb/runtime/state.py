@@ -13,22 +13,18 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from sgnb.backends.base import Backend, TemplateInfo
 from sgnb.config import MAX_FORK_DEPTH, MAX_FORK_WIDTH
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang import api
-from sgnb.lang.block import ForkOp, GenOp, IdsOp, InitOp, SelectOp, TextOp
-from sgnb.lang.position import Place, internal, line_of, place_of, position_of, user_frame
+from sgnb.lang.block import ForkOp, InitOp
+from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
+from sgnb.runtime.appending import Appending
 from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core
-from sgnb.runtime.events import GenQueued, StateOpened, TextAppended
-from sgnb.runtime.meta import event_line, gen_seed, shape_words
-from sgnb.runtime.parsing import Parsed
-from sgnb.runtime.reasoning import SUFFIX, ReasoningPart
-from sgnb.runtime.turns import Step, Turns
-from sgnb.runtime.variables import Failure, Lazy, Samples, Slot
+from sgnb.runtime.events import StateOpened
+from sgnb.runtime.turns import Step
+from sgnb.runtime.variables import Failure, Lazy, Slot
 from sgnb.runtime.waiting import current_core
 from sgnb.sampling_params import SamplingParams
 
@@ -43,7 +39,7 @@ LIVE: weakref.WeakSet[State] = weakref.WeakSet()
 _serials = itertools.count(1)
 
 
-class State(Turns):
+class State(Appending):
     """What a program appends to. Made by the runtime; ``state["x"]`` and ``state.text()`` wait for what they give."""
 
     def __init__(
@@ -205,106 +201,10 @@ class State(Turns):
             core.begin_own(self)
         core.append_event(StateOpened(self.number, self.branch))
 
-    def _add_text(self, core: Core, part: api.Text, place: Place) -> None:
-        if part.value:
-            self._pieces.append(part.value)
-            self._history.append(part)
-            core.append_event(TextAppended(self.number, part.value, line_of(place)))
-            if self.sent:
-                core.record(TextOp(self.sid, part.value, part.literal or self.role is not None, place))
-
-    def _add_tokens(self, core: Core, part: api.Tokens, place: Place) -> None:
-        if part.value:
-            self._pieces.append(part.value)
-            core.append_event(TextAppended(self.number, part.value, line_of(place)))
-        self._history.append(part)
-        if self.sent:
-            core.record(IdsOp(self.sid, part.ids, part.value, place))
-
-    def _add_gen(self, core: Core, part: api.Gen, place: Place) -> Lazy:
-        name = part.name or self._auto_name()
-        at = part.place if part.place is not None and part.place.code is place.code else place
-        ordinal, params = self._params(part, at)
-        sids = [self.backend.new_sid() for _ in range((part.n or self.samples) - 1)]
-        if sids:
-            core.record(ForkOp(self.sid, tuple(sids), at))
-        slots = [
-            self._record_gen(core, name, self._seeded(params, ordinal, sample), at, sid, part.priority)
-            for sample, sid in enumerate(["", *sids])
-        ]
-        self._pieces.append(slots[0])
-        self._history.append(slots[0])
-        if part.reasoning is not None and not sids:
-            self._values[name] = ReasoningPart(slots[0], part.reasoning, thought=False)
-            self._values[name + SUFFIX] = ReasoningPart(slots[0], part.reasoning, thought=True)
-        elif part.parse and part.shape is not None:
-            self._values[name] = parsed = Parsed(slots, part.shape)
-            return Lazy(slots[0], parsed)
-        else:
-            self._values[name] = Samples(slots) if sids else slots[0]
-        return Lazy(slots[0])
-
-    def _record_gen(
-        self, core: Core, name: str, params: SamplingParams, at: Place, sid: str, priority: int | None
+    def _slot(
+        self, core: Core, name: str, place: Place, sid: str = "", options: tuple[str, ...] = ()
     ) -> Slot:
-        """One request; ``sid`` is the session of a further sample."""
-        slot = Slot(core, self, self.backend.new_rid(), name, at, sid=sid)
-        core.add_slot(slot)
-        self._handle.add(slot)
-        shape = shape_words(params)
-        core.append_event(
-            GenQueued(self.number, slot.rid, name, event_line(slot), params.max_new_tokens, shape=shape)
-        )
-        core.record(GenOp(slot.sid, slot.rid, name, params, at, core.cell, self.branch, priority))
-        return slot
-
-    def _add_select(self, core: Core, part: api.Select, place: Place) -> Slot:
-        name = part.name or self._auto_name()
-        at = part.place if part.place is not None and part.place.code is place.code else place
-        slot = Slot(core, self, self.backend.new_rid(), name, at, options=part.options)
-        core.add_slot(slot)
-        self._handle.add(slot)
-        self._pieces.append(slot)
-        self._history.append(slot)
-        self._values[name] = slot
-        core.append_event(GenQueued(self.number, slot.rid, name, event_line(slot), 0, part.options))
-        where = (at, core.cell, self.branch, part.priority)
-        core.record(SelectOp(self.sid, slot.rid, name, part.options, part.method, *where))
-        return slot
-
-    def _auto_name(self) -> str:
-        name = f"gen_{self._unnamed}"
-        self._unnamed += 1
-        return name
-
-    def _params(self, part: api.Gen, place: Place) -> tuple[int, SamplingParams]:
-        """The generation's ordinal in this state, and its parameters, which may lack a seed."""
-        ordinal = self._gens
-        self._gens += 1
-        stops = part.shape.stop if part.shape is not None else ()
-        key = (*part.params, ("more stops", stops)) if stops else part.params
-        params = self._made.get(key)
-        if params is None:
-            try:
-                params = SamplingParams.make({**self.defaults, **dict(part.params)})
-                if stops:
-                    params = msgspec.structs.replace(params, stop=(*params.stop, *stops)).check()
-            except LimitError as error:
-                error.position = error.position or position_of(place)
-                raise
-            self._made[key] = params
-        return ordinal, params
-
-    def _seeded(self, params: SamplingParams, ordinal: int, sample: int) -> SamplingParams:
-        """With the seed that is due to one sample. A seed of the program's own counts on from sample to sample."""
-        if params.greedy:
-            return params
-        if params.seed is not None:
-            return (
-                params if not sample else msgspec.structs.replace(params, seed=(params.seed + sample) % 2**63)
-            )
-        path = f"{self.path}~{self.rewound}" if self.rewound else self.path
-        return msgspec.structs.replace(params, seed=gen_seed(self.seed, path, ordinal, sample))
+        return Slot(core, self, self.backend.new_rid(), name, place, sid=sid, options=options)
 
     # ------------------------------------------------------------ the end
 
