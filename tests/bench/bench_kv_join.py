@@ -19,7 +19,7 @@ from typing import Any
 
 import sgnb as sgl
 
-TOPICS = ("sleeping well", "learning a language", "growing tomatoes", "packing a suitcase", "saving water")
+TOPICS = ("sleeping well", "learning a language", "growing tomatoes")
 TOP = 20
 
 

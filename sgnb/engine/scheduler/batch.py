@@ -13,7 +13,7 @@ from typing import Literal
 from sgnb.engine.mem_cache.base import BaseAllocator
 from sgnb.engine.mem_cache.radix_cache import RadixCache
 from sgnb.engine.scheduler.joint import Copies
-from sgnb.engine.scheduler.req import Req
+from sgnb.engine.scheduler.req import Req, ReqState
 from sgnb.messages import ModelWorkerBatch
 
 
@@ -98,6 +98,9 @@ class ScheduleBatch:
         slots = allocator.alloc(need)
         for copies in self.copies.values():
             copies.unlock(cache)
+        if allocator.page_size == 1 and self.forward_mode == "decode":
+            self._alloc_decode(slots)
+            return
         at = 0
         for row, (req, count, lack) in enumerate(zip(self.reqs, counts, lacks, strict=True)):
             if row in self.copies:
@@ -110,6 +113,16 @@ class ScheduleBatch:
             self.fresh.append(fresh)
             self.out_cache_loc += req.kv.grow(fresh, count)
             at += lack
+
+    def _alloc_decode(self, slots: list[int]) -> None:
+        """The same where each row takes one slot: the step that is made most often."""
+        self.out_cache_loc = slots
+        for req, slot in zip(self.reqs, slots, strict=True):
+            kv = req.kv
+            self.prefix_locs.append(kv.slots.copy() if kv.table_stale else None)
+            kv.table_stale = False
+            self.fresh.append([slot])
+            kv.slots.append(slot)
 
     def _copy(self, req: Req, copies: Copies, fresh: list[int], count: int) -> None:
         """Slots of a row that copies first: the runner's table is told anew, behind the copy."""
@@ -134,9 +147,15 @@ class ScheduleBatch:
     @property
     def wasted(self) -> int:
         """Rows whose result is nobody's."""
-        return sum(
-            req.finished or req.stint != stint for req, stint in zip(self.reqs, self.stints, strict=True)
-        )
+        return len(self.reqs) - sum(self.alive())
+
+    def alive(self) -> list[bool]:
+        """``lives`` of each row."""
+        over = ReqState.FINISHED
+        return [
+            req.state is not over and req.stint == stint
+            for req, stint in zip(self.reqs, self.stints, strict=True)
+        ]
 
     @property
     def constrained(self) -> bool:
@@ -158,6 +177,8 @@ class ScheduleBatch:
 
     def _score_targets(self) -> list[list[int] | None]:
         """Prompts whose log-probabilities are wanted; empty when there is none."""
+        if not self.prompts:
+            return []
         spans = zip(self.reqs, self.prefix_lens, self.extend_lens, range(len(self.reqs)), strict=True)
         found = [
             req.score_targets(start, count) if row < self.prompts else None
@@ -181,14 +202,14 @@ class ScheduleBatch:
             sample=self.sample,
             params=[req.params for req in reqs],
             seeds=[req.seed for req in reqs],
-            positions_drawn=[req.drawn for req in reqs],
+            positions_drawn=[len(req.output_ids) + req.pending for req in reqs],
             banned=[req.banned_now() for req in reqs],
             bitmask=self._bitmask(),
             score_targets=self._score_targets(),
             copy_src=[slot for one in self.copies.values() for slot in one.src],
             copy_dst=self.copy_dst,
             copy_shift=[shift for one in self.copies.values() for shift in one.shift],
-            drawn_ids=[req.output_ids.copy() if req.params.penalised else None for req in reqs]
-            if any(req.params.penalised for req in reqs)
+            drawn_ids=[req.output_ids.copy() if req.penalised else None for req in reqs]
+            if any(req.penalised for req in reqs)
             else [],
         )

@@ -65,7 +65,11 @@ class Books:
     def spare(self) -> int:
         """Slots that could still be given away if all that runs wrote as long as it may; 0 when there are none."""
         scheduler = self._scheduler
-        owed = sum(req.kv.lack(req.remaining) for req in scheduler.running_batch)
+        running = scheduler.running_batch
+        if scheduler.allocator.page_size == 1:  # after each step: what ``lack`` of ``remaining`` is then
+            owed = sum([req.params.max_new_tokens - len(req.output_ids) for req in running])
+        else:
+            owed = sum(req.kv.lack(req.remaining) for req in running)
         if (req := scheduler.chunked_req) is not None:
             owed += req.kv.lack(req.prefill_len - len(req.kv.slots) + req.remaining)
         return max(0, scheduler.allocator.available + scheduler.cache.evictable_size - owed)

@@ -76,6 +76,7 @@ class Req:
         self.grammar: GrammarState | None = None
         """Its place in its grammar, from when that is compiled."""
         self.params = msg.params.unconstrained()
+        self.penalised = self.params.penalised
         self.session = session
         self.kv = kv
         self.ordinal = ordinal
@@ -235,7 +236,7 @@ class Req:
     @property
     def needs_output(self) -> bool:
         """True if its next step depends on the value of each token before: none may be in the making when it is planned."""
-        return self.params.penalised or self.grammar is not None
+        return self.penalised or self.grammar is not None
 
     def next_input(self) -> int:
         """The token whose KV the next step computes: the last one drawn, or a promise of it."""
@@ -283,7 +284,8 @@ class Req:
 
     def banned_now(self) -> list[int]:
         """Ids that must not be drawn now: what would end it below ``min_new_tokens``."""
-        return self.banned_ids if self.drawn < self.params.min_new_tokens else _NONE
+        least = self.params.min_new_tokens
+        return self.banned_ids if least and self.drawn < least else _NONE
 
     def accept(
         self, token: int, logprob: TokenLogprob | None, table: Sequence[bytes], max_len: int
@@ -292,11 +294,12 @@ class Req:
 
         ``max_len``: most tokens a request can have. Order: stop id, EOS, stop string, grammar, length, context.
         """
-        if self.params.return_logprob:
+        params, output_ids = self.params, self.output_ids
+        output_ids.append(token)
+        if params.return_logprob:
             self.open_input_logprobs()
-        self.output_ids.append(token)
-        if logprob is not None and self.params.return_logprob:
-            self.logprobs.append(logprob)
+            if logprob is not None:
+                self.logprobs.append(logprob)
         text = table[token] if token < len(table) else b""
         if token in self.stop_ids:
             return self._end_by_stop_id(token, text)
@@ -313,9 +316,10 @@ class Req:
                 return Finish(type="error", error=self.grammar.error)
             if self.grammar.done:
                 return Finish(type="grammar")
-        if self.remaining <= 0:
+        count = len(output_ids)
+        if count >= params.max_new_tokens:
             return Finish(type="length")
-        if self.total_len >= max_len:
+        if len(self.prompt) + count >= max_len:
             return Finish(type="context")
         return None
 

@@ -42,8 +42,9 @@ class ResultProcessor:
         scheduler = self._scheduler
         bad = frozenset(result.bad_rows)
         drawn = 0
+        alive = batch.alive()  # what a row does ends no other's request
         for row, req in enumerate(batch.reqs):
-            if not batch.lives(row):
+            if not alive[row]:
                 continue
             req.pending -= batch.sample[row]
             req.last_step = result.step

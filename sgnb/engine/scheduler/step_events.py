@@ -134,7 +134,11 @@ class StepRecorder:
             count = batch.extend_lens[row]
             kind = "prefill" if row < batch.prompts else "decode"
             rows.append(StepRow(rid=req.rid, kind=kind, tokens=count, prefix=batch.prefix_lens[row]))  # type: ignore[arg-type]
-            self._runs += runs_of(req.rid, batch.fresh[row], kind)
+            fresh = batch.fresh[row]
+            if len(fresh) == 1:
+                self._runs.append(SlotRun(owner=req.rid, start=fresh[0], count=1, kind=kind))
+            else:
+                self._runs += runs_of(req.rid, fresh, kind)
         return rows
 
     def landing(self) -> None:
