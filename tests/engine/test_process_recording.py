@@ -17,7 +17,7 @@ from sgnb.backends.engine import Engine
 from sgnb.backends.process import read_folder, runtime_root
 from sgnb.engine.scheduler.simulate.cost import fit
 from sgnb.engine.scheduler.simulate.play import differences, play, replay
-from sgnb.engine.scheduler.simulate.script import from_recording
+from sgnb.engine.scheduler.simulate.reader import from_recording
 from sgnb.errors import EngineError, RecordingError
 from sgnb.messages import InputEvent, StepEvent
 from sgnb.recording import open_recording

@@ -12,7 +12,7 @@ from scheduler_rig import BYTES, Rig, alone
 
 from sgnb.engine.model_executor.stub_runner import COPIED, mix, prefix_hash
 from sgnb.engine.scheduler.simulate.play import differences, replay
-from sgnb.engine.scheduler.simulate.script import from_recording
+from sgnb.engine.scheduler.simulate.reader import from_recording
 from sgnb.messages import SessionJoin, StepEvent
 
 TEXT = bytes(range(97, 117)) * 2

@@ -19,8 +19,9 @@ from sgnb.engine.model_executor.stub_runner import STUB_EOS
 from sgnb.engine.scheduler.simulate import command
 from sgnb.engine.scheduler.simulate.cost import CostModel, fit
 from sgnb.engine.scheduler.simulate.play import differences, play, replay
+from sgnb.engine.scheduler.simulate.reader import Window, from_recording
 from sgnb.engine.scheduler.simulate.report import compare, settings, table
-from sgnb.engine.scheduler.simulate.script import Compiled, Input, from_recording, plain_params, unpack
+from sgnb.engine.scheduler.simulate.script import Compiled, Input, plain_params, unpack
 from sgnb.engine.scheduler.simulate.workloads import WORKLOADS, make_workload
 from sgnb.errors import LimitError, RecordingError
 from sgnb.messages import StepEvent, StepRow, TokenTable
@@ -385,3 +386,35 @@ def test_a_request_whose_grammar_takes_long_comes_late():
     script.inputs.append(Input(Compiled(output.rid), decode.at + 3.0))
     played = play(script, CostModel())
     assert played.first_token[0] > 3.0 and played.failed == 0
+
+
+def test_a_part_of_a_recording_is_counted_alone(tmp_path, capsys):
+    """What came before is played, so that the cache is as warm, and what came after is left out."""
+    rig = RecordedRig(max_total_tokens=1000)
+    rig.record(tmp_path / "a.sgnb")
+    rig.run(1, b"a" * 40, max_new_tokens=5, ignore_eos=True)
+    rig.run(2, b"b" * 40, max_new_tokens=5, ignore_eos=True)
+    middle = rig.scheduler.clock() - rig.snapshot.time
+    rig.run(3, b"a" * 40 + b"x", max_new_tokens=7, ignore_eos=True)
+    last = rig.scheduler.clock() - rig.snapshot.time
+    rig.run(4, b"b" * 40 + b"x", max_new_tokens=9, ignore_eos=True)
+    recording = rig.save()
+    whole = play(from_recording(recording), CostModel())
+    assert (whole.requests, whole.generated_tokens) == (4, 26)
+    tail = play(from_recording(recording, Window(middle)), CostModel())
+    assert (tail.requests, tail.generated_tokens, tail.prompt_tokens) == (2, 16, 82)
+    assert tail.cached_tokens == 80, "the cache is as it was"
+    assert len(tail.first_token) == 2 and len(tail.gaps) == 6 + 8
+    assert 0 < tail.seconds < whole.seconds and 0 < tail.steps < whole.steps
+    part = play(from_recording(recording, Window(middle, last)), CostModel())
+    assert (part.requests, part.generated_tokens) == (1, 7)
+    head = play(from_recording(recording, Window(0.0, middle)), CostModel())
+    assert (head.requests, head.cached_tokens) == (2, 0)
+    with pytest.raises(RecordingError, match="nothing was asked from 1000 s on"):
+        from_recording(recording, Window(1000.0))
+    with pytest.raises(RecordingError, match="cannot go from 3 s to 2"):
+        from_recording(recording, Window(3.0, 2.0))
+    assert command.main([str(rig.path), "--from", str(middle), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]
+    with pytest.raises(SystemExit):
+        command.main([str(rig.path), "--check", "--to", "2"])

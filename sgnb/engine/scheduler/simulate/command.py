@@ -18,8 +18,9 @@ from sgnb.config import OBJECTIVES
 from sgnb.engine.scheduler.policy import POLICIES
 from sgnb.engine.scheduler.simulate.cost import CostModel, fit
 from sgnb.engine.scheduler.simulate.play import differences, replay
+from sgnb.engine.scheduler.simulate.reader import Window, from_recording
 from sgnb.engine.scheduler.simulate.report import compare, settings, table
-from sgnb.engine.scheduler.simulate.script import Script, from_recording
+from sgnb.engine.scheduler.simulate.script import Script
 from sgnb.engine.scheduler.simulate.workloads import WORKLOADS, make_workload
 from sgnb.errors import SgnbError
 from sgnb.recording import open_recording
@@ -55,6 +56,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KNOB=A,B", help="any other engine argument"
     )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=float,
+        metavar="S",
+        help="count only what is asked from this second of the recording on; what came before warms the cache",
+    )
+    parser.add_argument(
+        "--to", dest="end", type=float, metavar="S", help="leave out what is asked after this second"
+    )
     parser.add_argument("--workload", choices=WORKLOADS, help="a synthetic workload instead of a recording")
     parser.add_argument("--requests", type=int, default=200, metavar="N", help="of the workload (200)")
     parser.add_argument("--rate", type=float, default=4.0, metavar="R", help="programs a second (4)")
@@ -79,8 +90,11 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if (options.recording is None) == (options.workload is None):
         parser.error("give a RECORDING, or --workload, one of them")
-    if options.check and options.recording is None:
-        parser.error("--check needs a RECORDING")
+    part = options.start is not None or options.end is not None
+    if (options.check or part) and options.recording is None:
+        parser.error("--check, --from and --to need a RECORDING")
+    if options.check and part:
+        parser.error("--check compares a whole recording: leave out --from and --to")
     try:
         return _run(options)
     except SgnbError as error:
@@ -96,7 +110,8 @@ def main(argv: list[str]) -> int:
 def _run(options: argparse.Namespace) -> int:
     lists = _lists(options)
     if options.recording is not None:
-        script = from_recording(open_recording(options.recording))
+        window = Window(options.start or 0.0, options.end)
+        script = from_recording(open_recording(options.recording), window)
     else:
         script = make_workload(
             options.workload, requests=options.requests, rate=options.rate, seed=options.seed

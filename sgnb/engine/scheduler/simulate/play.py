@@ -83,6 +83,9 @@ class Played:
     """``replay``: every input found the pass at which it came."""
 
 
+_SUMS = ("seconds", "steps", "retractions", "prefill_tokens", "evicted_tokens")
+
+
 class _Player:
     def __init__(
         self, script: Script, cost: CostModel, changes: Mapping[str, Any], *, keep_steps: bool
@@ -98,6 +101,11 @@ class _Player:
             self.args.max_running_requests,
         )
         self.played = Played(self.args)
+        self._counted = script.counted() if script.counted_from > 0 else None
+        self._own = [0, 0, 0]
+        """Prompt, cached and generated tokens of the requests that count, when not all do."""
+        self._before: Played | None = None
+        """The figures when the first request that counts came."""
         self._keep = keep_steps
         self._timings: dict[str, Timing] = {}
         self.ended: list[str] = []
@@ -119,10 +127,19 @@ class _Player:
         if isinstance(message, Compiled):
             self.grammars.compiled(message.rid)
             return
-        if isinstance(message, SessionDecode | SessionSelect):
+        if isinstance(message, SessionDecode | SessionSelect) and self._counts(message.rid):
             self._timings[message.rid] = Timing(self.clock.now)
             self.played.requests += 1
         self.scheduler.receive(message)
+
+    def _counts(self, rid: str) -> bool:
+        if self._counted is None:
+            return True
+        if rid not in self._counted:
+            return False
+        if self._before is None:
+            self._before = self._take(Played(self.args))
+        return True
 
     def _publish(self, event: TelemetryEvent) -> None:
         if self._keep and isinstance(event, StepEvent):
@@ -146,12 +163,25 @@ class _Player:
                 timing.last = now
             if item.finish is not None:
                 del timings[item.rid]
+                if self._counted is not None and item.meta is not None:
+                    self._own[0] += item.meta.prompt_tokens
+                    self._own[1] += item.meta.cached_tokens
+                    self._own[2] += item.meta.completion_tokens
                 self.ended.append(item.rid)
                 self.played.failed += item.finish.type == "error"
 
     def finish(self) -> Played:
-        """The figures."""
-        meter, played = self.scheduler.meter, self.played
+        """The figures: what came before the first request that counts is taken off."""
+        played, before = self._take(self.played), self._before
+        if before is not None:
+            for name in _SUMS:
+                setattr(played, name, getattr(played, name) - getattr(before, name))
+            played.prompt_tokens, played.cached_tokens, played.generated_tokens = self._own
+        return played
+
+    def _take(self, played: Played) -> Played:
+        """The sums up to now."""
+        meter = self.scheduler.meter
         played.seconds = self.clock.now
         played.steps = meter.forward_steps - self._first
         played.retractions = meter.retracted
