@@ -103,6 +103,8 @@ class CellRun:
                 self._output.finish("stopped" if self._gate.count else "failed")
         if self._note:
             run.log.append(HostNote(self._note))
+        if self._options.defaults.get("return_logprob"):  # its tokens can be inspected, and forked from
+            run.core.kept_states = []
         self._output.begin(run.log, run.cancel, RunSource(run.core, self._shell.user_ns))
         return run
 

@@ -75,8 +75,11 @@ class RunSource:
         return out
 
     def _text(self, token: int) -> str:
-        """A token's text; empty where it is not a whole character."""
-        return self.core.backend.text_of([token])[0]
+        """A token's text; empty where it is not a whole character, and where the backend has none to tell."""
+        try:
+            return self.core.backend.text_of([token])[0]
+        except SgnbError:
+            return ""
 
     # ------------------------------------------------------------ forks
 
@@ -126,6 +129,7 @@ class RunSource:
         for view in self._kept.values():
             view.close()
         self._kept.clear()
+        self.core.kept_states = None
 
 
 def program(run: State | Run) -> ProgramView:

@@ -62,6 +62,18 @@ class LazyBackend(Backend):
         if self._inner is not None:
             self._inner.release(sids)
 
+    def note_join(self, branches: int) -> None:
+        """As the backend behind."""
+        self.inner.note_join(branches)
+
+    def text_of(self, ids: Sequence[int]) -> tuple[str, int]:
+        """As the backend behind."""
+        return self.inner.text_of(ids)
+
+    def spare_tokens(self) -> int | None:
+        """As the backend behind; before there is one nothing is known."""
+        return None if self._inner is None else self._inner.spare_tokens()
+
     @property
     def model_name(self) -> str:
         """Of the backend behind, once there is one."""

@@ -97,6 +97,8 @@ class Core(Ending):
         """Characters of text in ``pending``."""
         self.submitting = False
         """True while a block is being handed over."""
+        self.kept_states: list[State] | None = None
+        """States opened from now on are kept here, where a view wants to fork them later; None: nobody does."""
         self.state_count = 0
         self._roots = 0
         self.eager = False
@@ -192,6 +194,8 @@ class Core(Ending):
             number = self.state_count
             self.state_count += 1
             self.states[number] = state
+            if self.kept_states is not None:
+                self.kept_states.append(state)
         return number
 
     def recorded(self, state: State) -> None:

@@ -48,8 +48,9 @@ def write_joined(folder: pathlib.Path) -> None:
 def join_modules(entry: str) -> str:
     """The script of ``entry`` (a file name in ``static/``) with all it imports, each module once, in order of need."""
     order: list[str] = []
-    _visit(entry, order, ())
-    parts = [_wrap(name) for name in order[:-1]]
+    used: dict[str, set[str]] = {}
+    _visit(entry, order, (), used)
+    parts = [_wrap(name, used[name]) for name in order[:-1]]
     body, default = _body(entry)
     if default is None:
         raise BundleError(f"{entry}: an entry ends with `export default NAME;`")
@@ -60,13 +61,16 @@ def _source(name: str) -> str:
     return (STATIC / name).read_text(encoding="utf-8")
 
 
-def _visit(name: str, order: list[str], above: tuple[str, ...]) -> None:
+def _visit(name: str, order: list[str], above: tuple[str, ...], used: dict[str, set[str]]) -> None:
+    """Put ``name`` behind what it imports; ``used``: which names of a module the others take."""
     if name in above:
         raise BundleError(f"{' → '.join((*above, name))}: modules import each other in a circle")
     if name in order:
         return
     for match in _IMPORT.finditer(_source(name)):
-        _visit(match[2], order, (*above, name))
+        taken = {part.split(" as ")[0].strip() for part in match[1].split(",") if part.strip()}
+        used.setdefault(match[2], set()).update(taken)
+        _visit(match[2], order, (*above, name), used)
     order.append(name)
 
 
@@ -92,8 +96,12 @@ def _body(name: str) -> tuple[str, str | None]:
     ] if default else None
 
 
-def _wrap(name: str) -> str:
-    names = ", ".join(match[2] for match in _EXPORT.finditer(_source(name)))
+def _wrap(name: str, used: set[str]) -> str:
+    """The module as a variable that holds what others take of it; a minifier drops the rest."""
+    exported = [match[2] for match in _EXPORT.finditer(_source(name))]
+    if missing := used - set(exported):
+        raise BundleError(f"{name} does not export {', '.join(sorted(missing))}")
+    names = ", ".join(one for one in exported if one in used)
     return f"const {_variable(name)} = (() => {{\n{_body(name)[0]}\nreturn {{ {names} }};\n}})();"
 
 

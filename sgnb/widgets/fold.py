@@ -18,7 +18,7 @@ from sgnb.errors import SgnbError
 from sgnb.runtime import events as ev
 from sgnb.widgets import fold_data, words
 from sgnb.widgets.pending import Progress, steps_after
-from sgnb.widgets.program_rows import Cost, Lane, Row, Segment
+from sgnb.widgets.program_rows import NOT_RUN, Cost, Lane, Row, Segment
 
 RATE_WINDOW = 1.0
 """Seconds over which the live token rate is taken."""
@@ -182,6 +182,8 @@ class ProgramFold:
                     if note not in self._noted:
                         self._noted.add(note)
                         self._note(f"{cost.name}: {note}", row.line)
+            case ev.GenFailed() if cost.state == "queued" and cost.after:  # it never had its turn
+                cost.state, cost.reason = "done", {"type": NOT_RUN}
             case ev.GenFailed(error=error):
                 cost.state, cost.reason = "failed", {"type": "error"}
                 self._fail(row, error)

@@ -21,14 +21,14 @@ def row_data(fold: ProgramFold, row: Row) -> dict[str, Any]:
     """One row without its text."""
     return {
         "kind": row.kind,
-        "role": row.role,
-        "branch": row.branch,
+        "role": words.visible(row.role),
+        "branch": words.visible(row.branch),
         "line": row.line,
         "state": row.state,
         "lane": row.lane,
         "arms": row.arms,
         "error": row.error,
-        "segs": [{"model": s.model, "name": s.name, "hidden": s.hidden} for s in row.segments],
+        "segs": [{"model": s.model, "name": words.visible(s.name), "hidden": s.hidden} for s in row.segments],
         "costs": [cost_data(fold, cost) for cost in row.costs],
     }
 

@@ -20,6 +20,7 @@ SHOWN_OPTIONS = 12
 """Choices of a select that are shown; of the others their number."""
 GOOD_REUSE = 0.9
 """Below this share of a prompt the view offers to say why not more was reused."""
+NOT_RUN = "not run"
 FORCED, GRAMMAR = 1, 2
 
 
@@ -107,6 +108,8 @@ class Cost:
         """The cost line's words after the bar, without the variable's name. ``chosen``: with the winner of a choice."""
         if self.state == "queued":
             return [f"starts when {words.visible(self.after)} ends"] if self.after else ["queued"]
+        if self.reason.get("type") == NOT_RUN:
+            return [NOT_RUN]
         if self.options and self.state == "running":
             return [scoring_words(self.options)]
         if self.state == "running":

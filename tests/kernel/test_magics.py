@@ -272,6 +272,7 @@ def test_B171_the_same_cell_has_one_widget(shared: Kernel) -> None:
         assert shared.finish(message["header"]["msg_id"]).status == "ok"
 
     run()
+    shared.gather(4.0)  # those of earlier cells are closed within the message budget
     before = shared.value("(o.live_views(), len(cm().comms))")
     for _ in range(5):
         run()

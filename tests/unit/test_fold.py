@@ -112,14 +112,27 @@ def test_a_failed_gen_marks_its_row_once_and_keeps_the_text() -> None:
     assert text_of(fold).splitlines()[-1].startswith("Failed in 1.00 s")
 
 
-def test_two_gens_with_one_cause_are_both_marked() -> None:
+def test_a_gen_behind_one_that_failed_was_not_run() -> None:
     log = a_log(ended=False)
     log.append(ev.RoleEnded(1, "assistant"))
     log.append(ev.GenQueued(1, "r2", "more", 5, 10))
     error = EngineDied("gone")
     log.append(ev.GenFailed("r1", error))
     log.append(ev.GenFailed("r2", error))
-    assert [row.state for row in fold_of(log).rows] == ["ok", "failed", "failed"]
+    fold = fold_of(log)
+    assert [row.state for row in fold.rows] == ["ok", "failed", "ok"]
+    assert fold.rows[2].costs[0].parts(times=True, stopped=False) == ["not run"]
+
+
+def test_gens_of_two_branches_with_one_cause_are_both_marked() -> None:
+    log = forked(ended=False)
+    error = EngineDied("gone")
+    for rid in ("r2", "r3", "s2", "s3"):
+        log.append(ev.GenFailed(rid, error))
+    fold = fold_of(log)
+    assert [row.state for row in fold.rows if row.costs] == ["failed", "failed"]
+    assert [cost.parts(times=False, stopped=False) for cost in fold.costs()][3] == ["not run"]
+    assert [lane.words(ended="failed", times=False)[1] for lane in fold.lanes[1:]] == ["failed", "failed"]
 
 
 def test_a_stopped_run_says_stopped_and_how_much_is_kept() -> None:

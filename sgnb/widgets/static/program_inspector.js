@@ -220,6 +220,7 @@ export class Inspector {
     const fork = el("button", "sgnb-button", { type: "button", title: "A state that begins after this token" }, "Fork from here");
     fork.addEventListener("click", async () => {
       fork.disabled = true;
+      this.dialog.focus({ preventScroll: true }); // a disabled button has no keys
       try {
         const answer = await this.view.askFork(rid, place + 1);
         setText(said, answer.words);

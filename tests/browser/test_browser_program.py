@@ -1,0 +1,323 @@
+"""The program view: live in a real JupyterLab, and on a bare page in every width and theme, with keys and hostile text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from playwright.sync_api import Browser, Page
+from program_page import FINDINGS, Script, fold_of, open_program, review
+
+from sgnb.errors import RequestError, SourcePosition
+from sgnb.runtime import events as ev
+
+BAD = (
+    '<img src="http://elsewhere.invalid/x.png" onerror="window.broken=1"><svg onload="window.broken=1"></svg>'
+    "<script>window.broken=1</script>[a](http://elsewhere.invalid) $\\frac{1}{2}$ \x1b[31mred\x1b[0m \u202egnp"
+)
+CELLS = [
+    "%load_ext sgnb",
+    "%sgl launch --runner stub --max-total-tokens 4096",
+    """%%sgl -o review --logprobs 5 --max-tokens 24
+s += system("You review pull requests for a Python web service. Be brief and concrete.")
+forks = s.fork(3)
+for i, f in enumerate(forks):
+    f += user("Review the diff for " + ["correctness", "security", "a long " + "tail " * 3000][i])
+    f += assistant(gen("finding", ignore_eos=True))
+    f += select("severity", ["high", "medium", "low"])""",
+    f"""%%sgl -o hostile --max-tokens 6
+bad = {BAD!r}
+s += system(bad) + user(bad)
+s += assistant(gen(bad[:40], ignore_eos=True) + bad)
+s += select("pick", [bad, "other"])""",
+    """import sgnb as sgl
+@sgl.function
+def two(s):
+    s += "All arms begin with the same text. "
+    for i, f in enumerate(s.fork(2)):
+        f += f"Arm {i}: " + sgl.gen("x", max_tokens=4)""",
+    "%sgl view graph two",
+]
+
+
+@pytest.fixture
+def notebook(lab_server: Any) -> str:
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=cells, metadata=kernel), Path(lab_server.folder) / "program.ipynb"
+    )
+    return "program.ipynb"
+
+
+def run(lab: Any, index: int) -> Any:
+    lab.run_cell(index)
+    lab.cell_done(index)
+    return lab.cell(index)
+
+
+def test_program_and_graph_in_jupyterlab(lab: Any, lab_server: Any, notebook: str) -> None:
+    """A fork with a branch that fails, an inspected token, a fork from it, the graph below; then text that means ill."""
+    lab.open(notebook)
+    for index in (0, 1):
+        run(lab, index)
+    cell = run(lab, 2)
+    view = cell.locator(".sgnb-program")
+    view.locator('[data-layout="columns"]').wait_for()
+    heads = view.locator(".sgnb-arm-head")
+    assert heads.count() == 3
+    assert [heads.nth(i).locator(".sgnb-arm-title").inner_text() for i in range(3)] == [
+        "branch 0",
+        "branch 1",
+        "branch 2",
+    ]
+    view.locator(".sgnb-arm-head[data-state=failed]", has_text="branch 2").wait_for()
+    assert "failed" in heads.nth(2).inner_text()
+    assert view.get_attribute("data-state") == "failed"
+    assert view.locator(".sgnb-arm").nth(2).locator('.sgnb-row[data-state="failed"] .sgnb-error').count() == 1
+    for branch in range(2):
+        arm = view.locator(".sgnb-arm").nth(branch)
+        assert arm.locator(".sgnb-cost", has_text="finding").locator(".sgnb-prompt-bar").count() == 1
+        assert arm.locator(".sgnb-option").count() == 3
+        assert arm.locator(".sgnb-option-chosen").count() == 1
+        assert "token limit 24" in arm.inner_text()
+    # A token: its rivals, and a state that begins behind it.
+    span = view.locator(".sgnb-arm").first.locator(".sgnb-model").first
+    span.focus()
+    lab.page.keyboard.press("ArrowRight")
+    lab.page.keyboard.press("ArrowRight")
+    lab.page.keyboard.press("Enter")
+    dialog = view.locator(".sgnb-inspector")
+    dialog.get_by_text("token 2 of 24").wait_for()
+    dialog.locator(".sgnb-rival").nth(3).wait_for()
+    assert dialog.locator(".sgnb-option-chosen").count() == 1
+    dialog.get_by_role("button", name="Fork from here").click()
+    dialog.get_by_text("fork_1 begins after token 2. Go on with %%sgl --from fork_1").wait_for()
+    lab.page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    # The graph of this very run, below it.
+    view.get_by_role("button", name="Show graph").click()
+    graph = cell.locator('.sgnb-view-graph[data-ready="1"]')
+    graph.wait_for()
+    assert graph.locator(".sgnb-pass").count() == 9
+    graph.locator(".sgnb-node", has_text="Generate finding").first.wait_for()
+    lab.shot("program")
+    # Text that means ill makes no element and no request: in the page, in the saved notebook, in the HTML export.
+    hostile = run(lab, 3)
+    hostile.locator('.sgnb-program[data-state="finished"]').wait_for()
+    assert hostile.locator(".sgnb-program").locator("img, script, svg, a, math, mjx-container").count() == 0
+    assert "<script>window.broken=1</script>" in hostile.locator(".sgnb-program").inner_text()
+    run(lab, 4)
+    shown = run(lab, 5)
+    shown.locator(".sgnb-view-graph").scroll_into_view_if_needed()  # what is not seen is not drawn
+    shown.locator('.sgnb-view-graph[data-ready="1"] .sgnb-node').first.wait_for()
+    shown.locator(".sgnb-pass", has_text="fold_text").click()
+    shown.locator(".sgnb-pass-chosen", has_text="fold_text").wait_for()
+    lab.page.keyboard.press("ArrowDown")
+    shown.locator(".sgnb-pass-chosen", has_text="merge_forks").wait_for()
+    lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save').then(() => null)")
+    saved = nbformat.read(Path(lab_server.folder) / notebook, as_version=4)
+    html = next(o.data["text/html"] for o in saved.cells[3].outputs if "text/html" in o.get("data", {}))
+    assert "<script" not in html and "<img" not in html and "&lt;script&gt;" in html
+    exported = lab_server.request(f"nbconvert/html/{notebook}?download=false").decode()
+    page = lab.page.context.new_page()
+    strangers: list[str] = []
+    page.on("request", lambda request: strangers.append(request.url))
+    page.set_content(exported, wait_until="domcontentloaded")
+    assert not [url for url in strangers if "elsewhere" in url]
+    assert page.evaluate("() => window.broken") is None
+    page.close()
+    assert lab.page.evaluate("() => window.broken") is None
+    lab.check_clean()
+
+
+# ---------------------------------------------------------------- a bare page
+
+
+def boxes(page: Page, selector: str) -> list[dict[str, float]]:
+    return page.locator(selector).evaluate_all(
+        "nodes => nodes.map(node => node.getBoundingClientRect().toJSON())"
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "layout"), [(1180, "columns"), (760, "columns"), (700, "tabs"), (480, "tabs"), (320, "tabs")]
+)
+def test_nothing_is_cut_in_any_width(browser: Browser, width: int, layout: str, dark: bool) -> None:
+    page = open_program(browser, fold_of(review()).snapshot(), width=width, dark=dark)
+    assert page.locator(".sgnb-fork").get_attribute("data-layout") == layout
+    root = boxes(page, ".sgnb-program")[0]
+    for box in boxes(page, ".sgnb-program button:visible, .sgnb-cost-rest:visible, .sgnb-option:visible"):
+        assert box["left"] >= root["left"] - 1 and box["right"] <= root["right"] + 1
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    buttons = boxes(page, ".sgnb-header button:visible, .sgnb-header select:visible")
+    for i, a in enumerate(buttons):
+        for b in buttons[i + 1 :]:
+            apart = a["right"] <= b["left"] + 1.5 or b["right"] <= a["left"] + 1.5
+            assert apart or a["bottom"] <= b["top"] or b["bottom"] <= a["top"]
+    assert page.errors == []
+    page.close()
+
+
+def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
+    page = open_program(browser, fold_of(review(arms=5)).snapshot())
+    tabs = page.get_by_role("tab")
+    assert [tabs.nth(i).get_attribute("aria-label") for i in range(5)] == [
+        f"branch {i}, done" for i in range(5)
+    ]
+    tabs.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    assert tabs.nth(1).get_attribute("aria-selected") == "true"
+    assert FINDINGS[1][:30] in page.get_by_role("tabpanel").inner_text()
+    page.close()
+    page = open_program(browser, fold_of(review(arms=9)).snapshot())
+    rows = page.locator(".sgnb-arms tbody tr[data-lane]")
+    assert rows.count() == 9
+    assert "severity high 0.91" in rows.nth(1).inner_text()
+    assert "312 of 340 tokens reused" in rows.nth(1).inner_text()
+    rows.nth(1).get_by_role("button").click()
+    page.locator(".sgnb-opened:visible").get_by_text("Review the diff above for security only").wait_for()
+    page.close()
+
+
+def test_nested_forks_are_tabs_inside_their_branch(browser: Browser) -> None:
+    script = Script()
+    script.fork(2)
+    for index in range(2):
+        script.turn(2 + index, "user", f"Outer {index}", 3)
+        script.fork(2, parent=2 + index, first=10 + 2 * index, prefix=f"{index}.")
+        for inner in range(2):
+            script.gen(10 + 2 * index + inner, "x", f"inner {index} {inner}", 4, prompt=(3, 9))
+    script.finish()
+    page = open_program(browser, fold_of(script).snapshot())
+    assert page.locator(".sgnb-fork").first.get_attribute("data-layout") == "columns"
+    inner = page.locator(".sgnb-arm .sgnb-fork")
+    assert [inner.nth(i).get_attribute("data-layout") for i in range(2)] == ["tabs", "tabs"]
+    assert inner.nth(1).get_by_role("tab").nth(0).inner_text().startswith("branch 1.0")
+    page.close()
+
+
+def test_shades_legend_and_tokens_by_keyboard(browser: Browser) -> None:
+    page = open_program(browser, fold_of(review()).snapshot())
+    assert page.locator(".sgnb-program-legend").is_hidden()
+    text = page.locator(".sgnb-rows").inner_text()
+    page.get_by_role("radio", name="Probability").click()
+    legend = page.locator(".sgnb-program-legend").inner_text()
+    assert all(
+        word in legend for word in ("prompt tokens reused", "computed", "token probability", "< .75", "< .1")
+    )
+    assert page.locator(".sgnb-unsure4").count() > 0
+    assert page.locator(".sgnb-rows").inner_text() == text, "shading changes no character"
+    assert not any(t.startswith(" ") for t in page.locator("[class^=sgnb-unsure]").all_inner_texts())
+    page.get_by_role("radio", name="Probability").press("ArrowRight")
+    page.get_by_role("radio", name="Cached").press("ArrowRight")
+    assert page.locator(".sgnb-text .sgnb-forced").count() == 7
+    gen = page.locator(".sgnb-model").last
+    gen.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    dialog = page.locator(".sgnb-inspector")
+    dialog.get_by_text(
+        "The grammar allowed 3 of 151\u2009936 tokens. Without it the first choice was The (0.38), not allowed here."
+    ).wait_for()
+    assert dialog.get_by_text("probability 0.71, logprob −0.34").is_visible()
+    assert [row.split() for row in dialog.locator(".sgnb-rival").all_inner_texts()][1:] == [
+        ["correctness", "0.22"],
+        ["performance", "0.07"],
+    ]
+    page.keyboard.press("ArrowRight")
+    dialog.get_by_text("token 4 of 34").wait_for()
+    page.keyboard.press("Escape")
+    assert dialog.is_hidden()
+    assert page.evaluate("() => document.activeElement.classList.contains('sgnb-model')")
+    said = page.evaluate("() => window.said.filter(one => one.k === 'token').map(one => one.place)")
+    assert said[-2:] == [2, 3]
+    assert page.errors == []
+    page.close()
+
+
+def test_without_probabilities_the_legend_says_how_to_get_them(browser: Browser) -> None:
+    page = open_program(browser, fold_of(review(logprobs=False)).snapshot(), shade="probability")
+    assert (
+        page.locator(".sgnb-program-legend").inner_text()
+        == "Run with %%sgl --logprobs 5 to see probabilities."
+    )
+    page.close()
+
+
+def test_a_failed_run_keeps_its_text_and_says_what_was_not_run(browser: Browser) -> None:
+    script = review(finished=False)
+    position = SourcePosition("cell", 10, 0, 5, "s += ...", True)
+    error = RequestError(
+        'schema Verdict is not valid JSON Schema ("type": "strng").',
+        hint='Did you mean "string"?',
+        position=position,
+    )
+    script.log.append(ev.StateFailed(1, error))
+    script.finish("failed", error)
+    page = open_program(browser, fold_of(script).snapshot())
+    row = page.locator('.sgnb-row[data-state="failed"]').last
+    assert "schema Verdict is not valid JSON Schema" in row.inner_text()
+    assert FINDINGS[2][:60] in page.locator(".sgnb-arm").nth(2).inner_text()
+    assert page.locator(".sgnb-word").inner_text() == "Failed"
+    assert float(row.evaluate("node => parseFloat(getComputedStyle(node).borderLeftWidth)")) == 3
+    page.close()
+
+
+def test_hostile_text_makes_no_element_and_no_request(browser: Browser) -> None:
+    script = Script()
+    script.turn(1, BAD, BAD, 1)
+    script.fork(2, prefix=BAD)
+    script.gen(2, BAD, BAD, 2, prompt=(1, 9), stop=BAD)
+    script.select(3, BAD, 3, (0.9, 0.1), (BAD, "other"))
+    script.log.append(ev.HostNote(BAD))
+    script.log.append(ev.StateFailed(3, RequestError(BAD)))
+    script.finish("failed", RequestError(BAD))
+    page = open_program(browser, fold_of(script).snapshot(), shade="probability")
+    page.locator(".sgnb-model").first.focus()
+    page.keyboard.press("Enter")
+    page.locator(".sgnb-inspector:visible").wait_for()
+    assert page.locator(".sgnb-program").locator("img, script, svg, a, iframe, math").count() == 0
+    assert page.evaluate("() => window.broken") is None
+    assert page.requests == []
+    shown = page.locator(".sgnb-program").inner_text()
+    assert "\u202e" not in shown and "\x1b" not in shown and "U+202E" in shown
+    page.close()
+
+
+def test_five_thousand_tokens_a_second_stay_within_the_frame(browser: Browser) -> None:
+    """Thirty flushes a second of 167 tokens each, for four seconds' worth: the text is complete, a frame is short."""
+    script = Script(logprobs=False)
+    rid = script.start(1, "story", 2, limit=100_000)
+    fold = fold_of(script)
+    page = open_program(browser, fold.snapshot())
+    deltas = []
+    for number in range(120):
+        words = " ".join(f"w{number}.{i}" for i in range(166)) + "\n"
+        script.log.append(ev.GenDelta(rid, words, 167))
+        fold.feed(script.log.since(fold.next_seq))
+        deltas.append(fold.delta())
+    spent = page.evaluate(
+        """async deltas => {
+          const spent = [];
+          const view = document.querySelector('.sgnb-program');
+          for (const delta of deltas) {
+            window.emit(delta);
+            await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+            spent.push(Number(view.dataset.drawMs));
+          }
+          return spent.sort((a, b) => a - b);
+        }""",
+        deltas,
+    )
+    text = "".join(segment.text() for row in fold.rows for segment in row.segments)
+    assert page.locator(".sgnb-model").evaluate_all("nodes => nodes.map(n => n.textContent).join('')") == text
+    print(json.dumps({"p50": spent[60], "p95": spent[114], "max": spent[-1]}))
+    assert spent[60] < 16, "twice over on a busy machine; docs/benchmarks.md has the figures"
+    assert page.locator(".sgnb-run").count() > 10
+    page.close()
