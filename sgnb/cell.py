@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextvars
 import threading
 import time
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,7 @@ from sgnb.errors import Cancelled, SgnbError
 from sgnb.interrupts import InterruptGate, StoppedByUser
 from sgnb.lang.passes import PASSES
 from sgnb.run_source import RunSource
+from sgnb.runtime.core import Core
 from sgnb.runtime.events import HostNote, RunFinished
 from sgnb.runtime.run import Run, run_cell
 from sgnb.runtime.state import State
@@ -35,7 +38,17 @@ ABORT_WAIT = 0.2
 MAX_BACKGROUND = 64
 """Runs in the background at once; more wait for a place."""
 
+_RECENT = 64
+_recent: OrderedDict[str, weakref.ref[Core]] = OrderedDict()
+"""The last run of a cell's text, while something else keeps it."""
+
 _places = threading.BoundedSemaphore(MAX_BACKGROUND)
+
+
+def core_of(text: str) -> Core | None:
+    """The last run of a cell with this text below its magic line, if it is still there."""
+    found = _recent.get(text.strip())
+    return found() if found is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,9 @@ class CellRun:
                     passes=() if self._options.unoptimised else PASSES,
                 )
             began = True
+            _recent[text.strip()] = weakref.ref(run.core)
+            if len(_recent) > _RECENT:
+                _recent.popitem(last=False)
         except KeyboardInterrupt:
             raise StoppedByUser("stopped before the program began; an engine that starts goes on") from None
         finally:

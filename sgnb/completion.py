@@ -42,9 +42,14 @@ def make_matcher(
             context.full_text, context.cursor_line, context.line_with_cursor, context.cursor_position,
             commands, cell_options, values,
         )  # fmt: skip
-        fragment = fragment_of(context.line_with_cursor[: context.cursor_position])
+        before = context.line_with_cursor[: context.cursor_position]
+        fragment = fragment_of(before)
         hits = [SimpleCompletion(text=name, type="magic") for name in found if name.startswith(fragment)]
-        return {"completions": hits, "matched_fragment": fragment, "suppress": False}
+        return {
+            "completions": hits,
+            "matched_fragment": fragment,
+            "suppress": bool(hits and _SUBSCRIPT.search(before)),
+        }
 
     return sgnb_matcher  # type: ignore[no-any-return]
 

@@ -19,12 +19,13 @@ from typing import Any
 from IPython.core.error import UsageError
 
 from sgnb import magic_options
+from sgnb.cell import core_of
 from sgnb.errors import SgnbError, SourcePosition
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cells import check_cell, parse_cell
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.position import CELL_PREFIX
-from sgnb.runtime.explain import explain_data
+from sgnb.runtime.explain import explain_data, run_data, text_data
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.state import State
 from sgnb.widgets import words
@@ -78,23 +79,22 @@ def _text_known(text: str) -> Iterator[None]:
 
 def graph_of(source: str, names: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the docked graph shows for the cell the reader works in: of a ``%%sgl`` cell its own program, of another one the
-    last program that it names; None for a cell without. Nothing is run; a program's blocks are recorded without an engine.
+    last program that it names; None for a cell without. Of a cell that ran as it stands: what its run recorded.
     """
     if not _MAGIC.match(source):
         return _named_program(source, names)
     blank = source[: len(source) - len(source.lstrip())].count("\n")
     lines = source.split("\n")
     text = "\n".join(["" for _ in lines[: blank + 1]] + lines[blank + 1 :])
-    out: dict[str, Any] = {
-        "name": "this cell", "compiled": True, "reason": "", "graph": None, "graph_text": "", "blocks": [], "error": "",
-    }  # fmt: skip
-    try:
-        with _text_known(text):
+    if (core := core_of(text)) is not None:
+        return run_data(core)
+    with _text_known(text):
+        try:
             cell = parse_cell(text, _CELL_NAME)
             graph = parse_program(cell.tree, filename=_CELL_NAME, name="this cell")
-    except SgnbError as error:
-        return out | {"error": words.visible(str(error))}
-    return out | {"graph": graph.data(), "graph_text": graph.text()}
+        except SgnbError as error:
+            return text_data("this cell", None, error)
+        return text_data("this cell", graph)
 
 
 def _named_program(source: str, names: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -168,13 +168,13 @@ export class PaneManager {
       return found;
     }
     const pane = new MainAreaWidget({ content: new ViewPane(kind, this._source) });
+    pane.toolbar.hide();
     pane.id = `sgnb-view-${kind}`;
     pane.title.label = kind === 'timeline' ? this._trans.__('Batch timeline') : viewTitles(this._trans)[kind];
     pane.title.icon = panelIcon;
     pane.title.closable = true;
     pane.title.caption = this._trans.__('sgnb: %1', pane.title.label);
-    const other = this._tracker.currentWidget ?? this._tracker.find(() => true);
-    const near = other && !other.isDisposed && other.isAttached ? other : null;
+    const near = this._near(kind);
     if (!this._shell) {
       this._app.shell.add(pane, 'down'); // Notebook 7 shows one document and has no main area to split
     } else if (mode) {
@@ -211,6 +211,13 @@ export class PaneManager {
     if (pane?.isVisible) {
       void pane.content.refresh();
     }
+  }
+
+  /** The open pane that a new one becomes a tab of: the map goes with the tree, the graph with the timeline. */
+  private _near(kind: ViewKind): MainAreaWidget<ViewPane> | undefined {
+    const partner: Record<ViewKind, ViewKind> = { tree: 'kv', kv: 'tree', timeline: 'graph', graph: 'timeline' };
+    const docked = (pane: MainAreaWidget<ViewPane> | undefined) => (pane?.isAttached ? pane : undefined);
+    return docked(this._find(partner[kind])) ?? docked(this._tracker.find(pane => pane.isAttached));
   }
 
   private _find(kind: ViewKind): MainAreaWidget<ViewPane> | undefined {

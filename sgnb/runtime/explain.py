@@ -58,6 +58,14 @@ def run_data(core: Core) -> dict[str, Any]:
     return out | stages_of(core.kept_blocks, core.passes, graph, times=_times())
 
 
+def text_data(name: str, graph: Graph | None, error: BaseException | None = None) -> dict[str, Any]:
+    """The same of a program that did not run: its static graph, or the mistake in its text."""
+    out = _head(name, graph, error is None, "")
+    if error is not None:
+        out["errors"] = [_error_data(error)]
+    return out | stages_of([], PASSES, graph, times=_times())
+
+
 def progress_of(
     entries: Iterable[Entry], before: Mapping[str, list[Any]] | None = None
 ) -> dict[str, list[Any]]:
