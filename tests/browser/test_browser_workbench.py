@@ -24,6 +24,7 @@ CELLS = [
     "import time; time.sleep(600)",
     '%%sgl\ntopic = "tea"\ns += assistant(gen("t", m',
 ]
+NOTEBOOK_ERROR = "Cannot read properties of undefined (reading 'schema')"
 THEMES = ["JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"]
 
 
@@ -221,4 +222,6 @@ def test_notebook_7_shows_cells_views_and_the_panel(lab: Any, lab_server: Any, b
     panel.get_by_role("button", name="Radix tree").click()
     assert "tokens in" in view(lab, "tree").inner_text()
     lab.shot("notebook-7")
+    # Notebook 7's own listener to the settings registry, seen with no script of ours in its stack.
+    lab.errors[:] = [one for one in lab.errors if one != NOTEBOOK_ERROR]
     lab.check_clean()
