@@ -11,7 +11,8 @@ export function batch({ far = 50 } = {}) {
   const state = (rid, word, more = {}) => s.state(rid, ...label[rid], word, more);
   const queue = (rid, prompt) => state(rid, "queued", { prompt_tokens: prompt });
   const admit = (rid, prompt, matched) => state(rid, "admitted", { prompt_tokens: prompt, cached_tokens: matched, match: { matched, node: 0, cause: matched ? "short" : "cold" } });
-  s.figures(used);
+  const old = s.insert(1, "a prompt of long ago", 212);
+  s.flush().figures(used);
   let at = 0;
   const step = (rows, { notes = [], forward, under = true, planned = 0.0011 } = {}) => {
     const tokens = rows.reduce((sum, row) => sum + row.tokens, 0);
@@ -88,7 +89,8 @@ export function batch({ far = 50 } = {}) {
   const four = ["c1.a2", "c1.s", "c1.t0", "c1.t1", "c1.r", "c1.x"];
   for (let i = 0; i < 4; i++) step(dec(...four));
   queue("c1.w", 680);
-  s.put({ t: "radix", kind: "evict", node: 77, parent: 1, start: 0, length: 212, for_rid: "c1.s", policy: "lru", next: [] });
+  s.evict(old, "c1.s");
+  s.flush();
   state("c1.t0", "retracted", { reason: "kv_full" });
   state("c1.a2", "finished", { reason: "length", completion_tokens: 15 });
   const short = { rid: "c1.w", what: "deferred", reason: "kv", unit: "slots", needs: 680, has: 412 };

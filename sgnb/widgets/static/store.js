@@ -270,6 +270,7 @@ export class Store {
   /** Go on from a later snapshot of a recording: the events between are missing, what was before stays. */
   loadPart(snapshot) {
     this.live = EngineState.fromSnapshot(snapshot);
+    this.history.odd = false; // what is missing may have begun requests that go on
     this.history.fromSnapshot(snapshot);
     this._checkpoint();
     this._setClock(snapshot.time);

@@ -358,7 +358,7 @@ export class TimelineView extends View {
     const shared = { index: this.index, knobs, playhead: store.time, live: store.isLive };
     const say = (time, step) => {
       const digits = Math.max(2, Math.min(4, -Math.floor(Math.log10(step) + 1e-9)));
-      if (store.replaying) return `${(time - store.oldest).toFixed(digits)} s`;
+      if (store.replaying) return `${(time - store.oldest).toFixed(digits)} s`.replace("-", "−");
       return before(Math.max(0, store.now - time));
     };
     const topContext = this.top.size(width, ROWS.height);
