@@ -11,7 +11,7 @@ PY := $(BIN)/python
 STAMPS := .stamps
 LABEXT := sgnb/labextension
 LAB_LINK := $(VENV)/share/jupyter/labextensions/sgnb
-LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/style/* labextension/schema/*) \
+LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/style/* labextension/schema/* sgnb/widgets/static/*) \
 	labextension/package.json labextension/tsconfig.json labextension/install.json
 MODEL := smollm2-135m-instruct
 
