@@ -105,9 +105,10 @@ def test_threads_of_a_stopped_program_end(backend):
     @sgl.function
     def prog(s):
         s += sgl.gen("hang")
-        threads.append(threading.Thread(target=lambda: s["hang"]))
-        threads[0].start()
-        threads[0].join()
+        thread = threading.Thread(target=lambda: s["hang"])
+        thread.start()
+        threads.append(thread)  # only a started one can be waited for below
+        thread.join()
 
     run = prog.run_async(backend=backend)
     until = time.monotonic() + TIMEOUT
