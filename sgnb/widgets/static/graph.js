@@ -138,7 +138,7 @@ export class GraphView extends View {
     const marks = diffNodes(nodes.before, nodes.after);
     const mode = this.mode === "both" && this.width < 900 ? "one" : this.mode;
     this.host.dataset.mode = mode;
-    const room = this.stageNode.clientWidth || this.width - 214;
+    const room = this.stageNode.clientWidth || this.width - 230;
     if (mode === "code") fill(this.stageNode, this._code(before, after));
     else if (mode === "one") fill(this.stageNode, this._stagePanel("Graph", merged(nodes.before, nodes.after), room, marks, "one", nodes));
     else {
