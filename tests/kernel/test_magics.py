@@ -92,7 +92,7 @@ def test_B164_no_arguments_and_empty_bodies_give_one_line(shared: Kernel, code: 
         ("%sgl lunch", "unknown command 'lunch'"),
         ("%sgl launch --dtypo float32", "unrecognized arguments: --dtypo"),
         ("%sgl launch --max-total-tokens many", "max_total_tokens"),
-        ("%sgl launch --page-size 3", "page_size must be 1, 2, 4 or 16"),
+        ("%sgl launch --page-size 3", "page_size must be one of 1, 2, 4, 16"),
         ("%sgl log five", "takes a number"),
         ("%sgl attach", "takes one name"),
         ("%sgl status now", "unrecognized arguments: now"),
