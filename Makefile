@@ -19,10 +19,10 @@ MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
 BUDGET_unit := 300
-BUDGET_engine := 960
-BUDGET_kernel := 600
-BUDGET_notebooks := 240
-BUDGET_browser := 360
+BUDGET_engine := 810
+BUDGET_kernel := 420
+BUDGET_notebooks := 330
+BUDGET_browser := 600
 BUDGET_peer := 240
 BUDGET_soak := 7200
 SUITES := unit engine peer kernel notebooks browser
