@@ -121,7 +121,7 @@ def test_a_run_in_the_timeline_and_its_replay(lab_server: Any, lab: Any) -> None
         lab.cell_done(index)
     view = lab.cell(2).locator(".sgnb-view")
     view.wait_for()
-    assert view.locator(".sgnb-empty").inner_text() == "Nothing has run yet."
+    view.locator(".sgnb-empty", has_text="Nothing has run yet.").wait_for()
     for index in (3, 4, 5, 6):
         lab.run_cell(index)
         lab.cell_done(index)

@@ -24,7 +24,10 @@ CELLS = [
     "import time; time.sleep(600)",
     '%%sgl\ntopic = "tea"\ns += assistant(gen("t", m',
 ]
-NOTEBOOK_ERROR = "Cannot read properties of undefined (reading 'schema')"
+NOTEBOOK_ERRORS = (
+    "Cannot read properties of undefined (reading 'schema')",
+    "Command 'filebrowser:open-path' not registered.",
+)
 THEMES = ["JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast"]
 
 
@@ -222,6 +225,6 @@ def test_notebook_7_shows_cells_views_and_the_panel(lab: Any, lab_server: Any, b
     panel.get_by_role("button", name="Radix tree").click()
     assert "tokens in" in view(lab, "tree").inner_text()
     lab.shot("notebook-7")
-    # Notebook 7's own listener to the settings registry, seen with no script of ours in its stack.
-    lab.errors[:] = [one for one in lab.errors if one != NOTEBOOK_ERROR]
+    # Notebook 7's own, while it starts: no script of ours is in their stack, and none names that command.
+    lab.errors[:] = [one for one in lab.errors if one not in NOTEBOOK_ERRORS]
     lab.check_clean()

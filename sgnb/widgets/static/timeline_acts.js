@@ -46,6 +46,13 @@ export function actsBar(store, { say, window: windowOf }) {
     fill(form, ...forms[name]());
     form.hidden = false;
     mark();
+    // a recording may have been made elsewhere since the last look
+    if (name === "compare" && !acts.file && !store.replaying) {
+      store.ask("record", { action: "state" }).then(taken => {
+        taken_(taken);
+        if (acts.open === "compare" && acts.file) fill(form, ...forms.compare());
+      }, () => {});
+    }
     return form.querySelector("input")?.focus();
   };
   const submit = (words, act) => el("button", "sgnb-button sgnb-time-go", { type: "button", onclick: act }, words);
