@@ -1,7 +1,7 @@
 """What a log of engine events means, worked out anew: for the tests that compare the views with it.
 
 Plain Python over decoded MessagePack: shares no code with the folds of the page, with ``sgnb.recording`` or with the engine.
-Written from the words of the records in ``sgnb/messages.py`` and of the views' specification.
+Written from the words of the records in ``sgnb/messages/`` and of the views' specification.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // Folds of the engine's numbered events: the tree and the slots of one moment (`EngineState`), and the lists that grow
-// (`History`: steps, requests, figures, marks). Pure: no page, no clock, no comm. Records are those of sgnb/messages.py.
+// (`History`: steps, requests, figures, marks). Pure: no page, no clock, no comm. Records are those of sgnb/messages/.
 
 export const FREE = 0;
 export const PREFILL = 1;
