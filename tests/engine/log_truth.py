@@ -189,7 +189,10 @@ class LogTruth:
 
     def _admitted(self, event: dict[str, Any], about: dict[str, Any]) -> None:
         rid, match = event["rid"], event.get("match")
-        found = [match["matched"], match["cause"], match.get("diverged_at", -1)] if match else None
+        found = None
+        if match:
+            why = self.reason({"match": match, "admitted": event["time"], "twice": 0})
+            found = [match["matched"], match["cause"], match.get("diverged_at", -1), why]
         about["turns"].append([event["time"], 0, "", "", found])
         if match is None:
             return

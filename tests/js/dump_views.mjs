@@ -5,7 +5,7 @@
 
 import { readFileSync } from "node:fs";
 
-import { reasonOf } from "../../sgnb/widgets/static/causes.js";
+import { reasonOf, reasonOfTurn } from "../../sgnb/widgets/static/causes.js";
 import { CACHED, DECODE, FREE, PREFILL, SCORE, nameOf } from "../../sgnb/widgets/static/fold.js";
 import { changesOf, holdersOf, scanRuns } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
@@ -50,6 +50,7 @@ function lists(store) {
   const { history } = store;
   const stepAt = time => history.steps[store.stepIndexAt(time)]?.step ?? 0;
   const find = rid => history.requests.get(rid) ?? null;
+  const whyOf = (record, turn) => reasonOfTurn(record, turn, { find, stepAt, pageSize: store.live.pageSize });
   return {
     steps: history.steps.map(s => ({
       step: s.step,
@@ -75,7 +76,8 @@ function lists(store) {
       reason: r.reason,
       first: r.first,
       twice: r.twice ?? 0,
-      turns: r.turns.map(t => [t.from, t.to, t.end, t.why, t.match ? [t.match.matched, t.match.cause, t.match.diverged_at ?? -1] : null]),
+      turns: r.turns.map(t => [t.from, t.to, t.end, t.why, t.match ? [t.match.matched, t.match.cause, t.match.diverged_at ?? -1, whyOf(r, t).word] : null]),
+      again: r.turns.slice(1).map(t => (t.match ? whyOf(r, t).sentences : null)),
       compiling: r.compiling ? [r.compiling, r.compiled ?? 0, r.compilingWords] : null,
       waits: r.waits ? [r.waits.reason, r.waits.step, r.waits.leader ?? ""] : null,
     })),

@@ -110,6 +110,22 @@ test("every reason of a note has its sentence", () => {
   for (const [policy, words] of Object.entries(orders)) assert.deepEqual(told([note("admitted", "fits")], policy), [`Admitted 5: ${words}.`]);
 });
 
+test("a request that comes back says what was still cached, and where the rest went", () => {
+  const script = new Script();
+  const told = match => {
+    script.request("a", "5", "", "x", 40);
+    script.admit("a", "5", "", "x", 40, { matched: 0, node: 0, cause: "cold" });
+    const all = filled(script);
+    const record = all.history.requests.get("a");
+    Object.assign(record, { turns: [record.turns[0], { from: script.time, to: 0, end: "", why: "", match }] });
+    const notes = [{ rid: "a", what: "admitted", reason: "fits", unit: "slots", needs: 30, has: 90 }];
+    return decisionsOf({ time: script.time, step: 1, notes }, all.history, { before: script.time - 1 }).map(plain);
+  };
+  assert.deepEqual(told({ matched: 48, cause: "hit", node: 0 }), ["Admitted 5: longest cached prefix, resumed, 48 tokens still cached."]);
+  const evicted = told({ matched: 12, cause: "evicted", node: 0, gone_at: script.time - 1.5, gone_for: "", gone_tokens: 28, gone_policy: "lru" });
+  assert.deepEqual(evicted, ["Admitted 5: longest cached prefix, resumed, 12 tokens still cached, the rest was evicted 1.50 s before."]);
+});
+
 test("the policy at a step is that of the last switch before it", () => {
   const { history } = filled(batch());
   const { step } = history.knobs[0];

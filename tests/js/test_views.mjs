@@ -42,6 +42,14 @@ test("every cause has its exact words", () => {
       "Put text that changes (times, ids, names) after text that stays.",
     ],
     [
+      { cause: "diverged", matched: 0, diverged_at: 0, equal_again: 23 }, {}, "changed at token 1",
+      [
+        "It differs from the nearest cached path, from cell [8], from its first token on.",
+        "After the difference 23 tokens are equal again, but a prefix cache cannot reuse them.",
+      ],
+      "Put text that changes (times, ids, names) after text that stays.",
+    ],
+    [
       { cause: "evicted", matched: 143, gone_at: 95.8, gone_for: "c1.r7", gone_tokens: 38, gone_policy: "lru" }, {}, "evicted 4.20 s before",
       ["38 tokens were cached and evicted at step 1\u2009389 for 9.1 finding (least recently used)."], "Enlarge the cache, or pin the prefix.",
     ],

@@ -105,6 +105,23 @@ def test_deferred_requests_say_why_with_numbers():
     assert note.reason == "kv" and note.needs > note.has
 
 
+def test_text_that_differs_from_its_first_token_on_is_a_change_and_not_new():
+    """As when a prompt begins with the time: an engineer must be told that the rest is equal."""
+    rig = Rig()
+    rig.run(1, b"1 be brief and concrete", max_new_tokens=1)
+    changed = rig.decode(2, b"2 be brief and concrete", max_new_tokens=1)
+    rig.drain()
+    new = rig.decode(3, b"something else entirely", max_new_tokens=1)
+    rig.drain()
+    rig.open(4, extra_key="mine")
+    other = rig.decode(4, b"1 be brief and concrete", fresh=False, max_new_tokens=1)
+    rig.drain()
+    told = match(rig, changed)
+    assert (told.cause, told.matched, told.diverged_at, told.equal_again) == ("diverged", 0, 0, 21)
+    assert match(rig, new).cause == "cold"
+    assert match(rig, other).cause == "namespace"
+
+
 def test_the_cause_of_a_miss_is_told_at_the_match():
     rig = Rig(max_total_tokens=64)
     cold = rig.decode(1, b"hello world", max_new_tokens=1)

@@ -13,6 +13,8 @@ from sgnb.engine.mem_cache.base import IntArray, common_length
 from sgnb.engine.mem_cache.tree_node import First, TreeNode, place_of
 from sgnb.messages import Match
 
+EQUAL_AGAIN = 8
+"""So many equal tokens behind a difference are no chance: the same text, changed, be it at its first token."""
 _REMEMBERED = 65_536
 _COMPARED = 64
 """Branches of one node that are compared with a prompt that leaves it: the youngest."""
@@ -62,7 +64,7 @@ class MissLog:
         return Match(
             matched=matched,
             node=node.id,
-            cause="diverged" if matched or most[0] else "cold",
+            cause="diverged" if matched or most[0] or most[1] >= EQUAL_AGAIN else "cold",
             diverged_at=matched + most[0],
             equal_again=most[1],
         )

@@ -83,8 +83,8 @@ class MatchLog:
             match.cause in ("diverged", "cold") and child is not None and self._same_text(ids, matched, child)
         ):
             changes |= {"cause": "retokenized", "diverged_at": matched}
-        elif match.cause == "cold" and self._cache.elsewhere(ids, space):
-            changes |= {"cause": "namespace"}
+        elif not matched and match.cause in ("diverged", "cold") and self._cache.elsewhere(ids, space):
+            changes |= {"cause": "namespace", "diverged_at": 0, "equal_again": 0}
         return msgspec.structs.replace(match, **changes) if changes else match
 
     def _nearest(self, ids: IntArray, space: str, matched: int) -> TreeNode | None:

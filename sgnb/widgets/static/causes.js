@@ -31,6 +31,11 @@ export function reasonOf(record, { find = () => null, stepAt = () => 0, from = "
   return reason;
 }
 
+/** The same for one turn of a request that was sent back and came again: its own match, told at that time. */
+export function reasonOfTurn(record, turn, about = {}) {
+  return reasonOf({ ...record, match: turn.match, admitted: turn.from, twice: 0 }, about);
+}
+
 function causeOf(record, match, stepAt, find, from, pageSize) {
   const matched = match.matched ?? 0;
   const left = Math.max(0, record.prompt - matched);
@@ -42,7 +47,9 @@ function causeOf(record, match, stepAt, find, from, pageSize) {
       return {
         word: `changed at token ${count((match.diverged_at ?? matched) + 1)}`,
         sentences: [
-          `It is the same as the nearest cached path${from ? `, from cell [${from}],` : ""} up to token ${count(matched)} of ${count(record.prompt)}. Then they differ.`,
+          matched
+            ? `It is the same as the nearest cached path${from ? `, from cell [${from}],` : ""} up to token ${count(matched)} of ${count(record.prompt)}. Then they differ.`
+            : `It differs from the nearest cached path${from ? `, from cell [${from}],` : ""} from its first token on.`,
           `After the difference ${count(match.equal_again)} tokens are equal again, but a prefix cache cannot reuse them.`,
         ],
         advice: "Put text that changes (times, ids, names) after text that stays.",

@@ -2,7 +2,7 @@
 //
 // A sentence is a list of parts: text, or {name} for a request, which is drawn in bold; `plain` makes one text of it.
 
-import { POLICIES as EVICTIONS } from "./causes.js";
+import { POLICIES as EVICTIONS, reasonOfTurn } from "./causes.js";
 import { nameOf } from "./fold.js";
 import { count, plural, seconds } from "./format.js";
 
@@ -121,10 +121,12 @@ function noteWords(note, event, find, policy) {
   const record = find(note.rid);
   const lack = `needs ${count(needs)} ${unit}, has ${count(has)}`;
   if (note.what === "admitted") {
-    const turns = (record.turns ?? []).filter(turn => turn.from <= event.time).length;
-    const matched = turns > 1 ? null : record.match?.matched; // the match that is told is that of the first time
+    const turns = (record.turns ?? []).filter(turn => turn.from <= event.time);
+    const again = turns.length > 1 ? turns.at(-1) : null;
     const known = ORDERS[policy];
-    if (matched === undefined || matched === null) return { verb: "Admitted", words: `${known ? `${known}, ` : ""}${plural(needs, "token")} to compute` };
+    if (again?.match) return { verb: "Admitted", words: `${known ? `${known}, ` : ""}resumed, ${againWords(record, again, find)}` };
+    const matched = record.match?.matched;
+    if (again || matched === undefined) return { verb: "Admitted", words: `${known ? `${known}, ` : ""}${plural(needs, "token")} to compute` };
     const share = `${count(matched)} of ${count(record.prompt)}`;
     if (policy === "lpm" && matched) return { verb: "Admitted", words: `${known}, ${share}` };
     return { verb: "Admitted", words: `${known ? `${known}, ` : ""}${share} cached` };
@@ -153,6 +155,13 @@ function noteWords(note, event, find, policy) {
     default:
       return { verb, words: note.reason };
   }
+}
+
+/** What was still cached when a retracted request came back: its prompt and what it had said. */
+function againWords(record, turn, find) {
+  const reason = reasonOfTurn(record, turn, { find });
+  const cached = `${plural(turn.match.matched ?? 0, "token")} still cached`;
+  return turn.match.cause === "hit" ? cached : `${cached}, the rest was ${reason.word}`;
 }
 
 function listed(names) {
