@@ -78,6 +78,10 @@ class LabServer:
         overrides = home / "config" / "labconfig" / "default_setting_overrides.json"
         overrides.parent.mkdir(parents=True)
         overrides.write_text(json.dumps(SETTINGS))
+        # The side panel of this checkout, also where the environment's link leads to another one.
+        extensions = home / "share" / "labextensions"
+        extensions.mkdir(parents=True)
+        (extensions / "sgnb").symlink_to(ROOT / "sgnb" / "labextension")
         self._process = self._spawn()
         self._wait_until_up()
 
@@ -90,6 +94,7 @@ class LabServer:
             SGNB_CACHE=str(cache_dir().parent),
             JUPYTER_CONFIG_DIR=str(self.home / "config"),
             JUPYTER_DATA_DIR=str(self.home / "data"),
+            JUPYTER_PATH=str(self.home / "share"),
             JUPYTER_RUNTIME_DIR=str(self.home / "run"),
             IPYTHONDIR=str(self.home / "ipython"),
             JUPYTER_NO_CONFIG="",
