@@ -12,6 +12,7 @@ import { UUID } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Channel, disposeLater, within } from './channel';
+import { Occupation } from './occupation';
 import {
   ANNOUNCE,
   HEARTBEAT_SECONDS,
@@ -134,7 +135,7 @@ export class PanelModel {
   }
 
   get kernelBusy(): boolean {
-    return this._kernel?.status === 'busy';
+    return this._occupation.isTaken;
   }
 
   get isDisposed(): boolean {
@@ -266,12 +267,14 @@ export class PanelModel {
     this._detach();
     this._context = null;
     this._kernel = null;
+    this._occupation.watch(null);
   }
 
   /** Begin anew with the context's present kernel: nothing of the last one is shown. */
   private _start(): void {
     this._detach();
     this._kernel = this._context?.session?.kernel ?? null;
+    this._occupation.watch(this._kernel);
     this._state = null;
     this._storeKey = '';
     this._history = [];
@@ -302,7 +305,13 @@ export class PanelModel {
       this._detach();
       this._goneAt = Date.now();
       this._setPhase('kernel-gone');
-    } else if (this._phase === 'busy' && status === 'idle') {
+    } else {
+      this._emit();
+    }
+  }
+
+  private _onOccupation(): void {
+    if (this._phase === 'busy' && !this._occupation.mayBeTaken) {
       this._setPhase('connecting');
     } else {
       this._emit();
@@ -361,11 +370,20 @@ export class PanelModel {
       { version: 1, client: this._client },
       { onMessage: message => this._onMessage(turn, message), onClose: () => this._onClosed(turn) }
     );
-    window.setTimeout(() => {
-      if (turn === this._turn && this._phase === 'connecting' && this.kernelBusy) {
-        this._setPhase('busy');
-      }
-    }, ANSWER_TIMEOUT_MS);
+    window.setTimeout(() => this._checkAnswer(), ANSWER_TIMEOUT_MS);
+  }
+
+  /** No answer for a while: it comes when the running cell ends, or the comm was lost and is opened anew. */
+  private _checkAnswer(): void {
+    const silence = Date.now() - this._heardAt;
+    if (!this._channel?.isOpen || silence < (this._phase === 'connecting' ? ANSWER_TIMEOUT_MS : SILENCE_LIMIT_MS)) {
+      return;
+    }
+    if (this._occupation.mayBeTaken) {
+      this._setPhase('busy');
+    } else if (silence > SILENCE_LIMIT_MS) {
+      void this._attach();
+    }
   }
 
   private _onMessage(turn: number, message: KernelMessage.ICommMsgMsg): void {
@@ -447,13 +465,7 @@ export class PanelModel {
         this._pingedAt = now;
         this.send('ping');
       }
-      if (now - this._heardAt > SILENCE_LIMIT_MS) {
-        if (this.kernelBusy) {
-          this._setPhase('busy');
-        } else {
-          void this._attach();
-        }
-      }
+      this._checkAnswer();
     } else if (
       (this._phase === 'restarting' || this._phase === 'connecting') &&
       this._kernel?.status === 'idle' &&
@@ -504,6 +516,7 @@ export class PanelModel {
     number,
     { resolve: (data: unknown) => void; reject: (error: Error) => void; timer: number }
   >();
+  private readonly _occupation = new Occupation(() => this._onOccupation());
   private _heardAt = 0;
   private _waitSince = 0;
   private _pingedAt = 0;

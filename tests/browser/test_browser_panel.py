@@ -89,7 +89,7 @@ def script(lab_server: Any) -> str:
         f"say(state='running', since=time.time() - 2460, stats={STATS!r}, log={LOG!r})",
         f"say(stats={STATS!r}, message='Flushed 14 643 tokens.')",
         f"say(state='died', since=time.time(), stats={STATS!r}, lost=3, error={KILLED!r}, log={LOG!r})",
-        "time.sleep(600)",
+        "print('asleep', flush=True)\ntime.sleep(600)",
         "print(json.dumps(sorted(set(verbs))))",
         "say(state='failed', since=time.time(), error='The engine did not start: KeyError.\\nits log')",
         f"say(state='running', stats={FULL_STATS!r}, full={FULL!r}, requests={REQUESTS!r}, more=2)",
@@ -228,6 +228,7 @@ def test_panel_answers_beside_a_running_cell_and_after_a_reload(lab: Any, script
     lab.run_cell(3)
     lab.cell_done(3)
     lab.run_cell(6)
+    lab.cell(6).locator(".jp-OutputArea-output", has_text="asleep").wait_for()
     lab.open_panel()
     first = int(lab.panel_state("running").get_attribute("data-seq"))
     lab.page.reload()
@@ -247,9 +248,27 @@ def comms(lab_server: Any, request: pytest.FixtureRequest) -> Iterator[str]:
     lab_server.set_comms("perCommTarget")
 
 
+KERNEL = "window.jupyterapp.shell.currentWidget.sessionContext.session.kernel"
+# A message beside the cell has a busy and an idle of its own: JupyterLab then calls the kernel idle.
+SAY_IDLE = f"""async () => {{
+  const kernel = {KERNEL};
+  const idle = new Promise(resolve => kernel.statusChanged.connect((_, status) => status === 'idle' && resolve()));
+  const made = await kernel.requestCreateSubshell({{}}).done;
+  await kernel.requestDeleteSubshell({{subshell_id: made.content.subshell_id}}).done;
+  await idle;
+}}"""
+# After a new connection nothing is known of the kernel until the cell ends.
+CONNECT_ANEW = f"""async () => {{
+  const kernel = {KERNEL};
+  await kernel.reconnect();
+  return kernel.status;
+}}"""
+
+
 @pytest.mark.parametrize("comms", ["disabled", "perComm"], indirect=True)
 def test_panel_works_in_the_other_modes_of_comms(lab: Any, script: str, comms: str) -> None:
     lab.open(script)
+    lab.page.wait_for_function(f"mode => {KERNEL}.commsOverSubshells === mode", arg=comms)
     lab.run_cell(0)
     lab.cell_done(0)
     lab.run_cell(3)
@@ -257,13 +276,25 @@ def test_panel_works_in_the_other_modes_of_comms(lab: Any, script: str, comms: s
     lab.open_panel()
     lab.panel_state("running")
     lab.run_cell(6)
-    lab.cell(6).locator(".jp-InputPrompt", has_text="[*]").wait_for()
-    lab.page.evaluate("() => window.jupyterapp.commands.execute('sgnb:reconnect')")
+    lab.cell(6).locator(".jp-OutputArea-output", has_text="asleep").wait_for()
+
+    def reconnect() -> None:
+        lab.page.evaluate("() => window.jupyterapp.commands.execute('sgnb:reconnect')")
+
+    reconnect()
     if comms == "perComm":
         lab.panel_state("running")
     else:
         content = lab.panel_state("busy")
         assert "Waiting for the running cell" in content.inner_text()
+        lab.page.evaluate(SAY_IDLE)
+        reconnect()
+        lab.panel_state("connecting")
+        lab.panel_state("busy")
+        assert lab.page.evaluate(CONNECT_ANEW) == "unknown"
+        reconnect()
+        lab.panel_state("connecting")
+        lab.panel_state("busy")
         lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
         lab.panel_state("running")
     lab.check_clean()
