@@ -161,7 +161,7 @@ def test_text_without_a_border_is_encoded_on_another_thread() -> None:
     model.encode_plain = encode
     woken = threading.Event()
     s = Scripted(model)
-    s.manager._jobs = Jobs(woken.set, PIECE_CHARS)
+    s.manager._queues.jobs = Jobs(woken.set, PIECE_CHARS)
     text = "日" * (ASIDE_CHARS + 1)
     begin_long(s, text)
     assert not s.manager.pump(), "nothing to do here meanwhile"

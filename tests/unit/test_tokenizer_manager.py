@@ -306,7 +306,7 @@ def test_long_text_is_cut_early_and_ids_stay_the_same(load: Callable[[], ModelTo
     s, whole = Scripted(model), Scripted(model)
     s.send(init(), add(*parts))
     whole.send(init(), add(*parts))
-    whole.manager._sessions["c1.s1"].next_cut = 1 << 30
+    whole.manager._roster.sessions["c1.s1"].next_cut = 1 << 30
     for at in range(0, len(text), 700):
         for run in (s, whole):
             run.send(add(text[at : at + 700]))
@@ -549,7 +549,7 @@ def test_a_client_that_leaves_is_forgotten() -> None:
     s.answer("c1.r1", "late", finish="abort")
     assert s.told == []
     assert s.manager.counts() == {"sessions": 1, "running": 1, "queued": 0}
-    assert len(s.manager._detokenizer) == 0
+    assert len(s.manager._replies.detokenizer) == 0
     s.answer("c2.r1", "x")
     assert s.ends() == {"c2.r1": "stop"}
 
@@ -573,15 +573,15 @@ def test_every_generation_gets_exactly_one_finish_whatever_happens() -> None:
                 s.send(Release(sids=[sid]) if rng.random() < 0.4 else init(sid))
             elif action == 7:
                 s.manager.abort(1, sids=[sid], rids=sent[-2:])
-            elif running := list(s.manager._requests):
+            elif running := list(s.manager._roster.requests):
                 finish = rng.choice(["stop", "abort", "error"])
                 s.answer(rng.choice(running), "ab", finish=finish, leftover=rng.choice([b"", b"z"]))
-        while running := list(s.manager._requests):
+        while running := list(s.manager._roster.requests):
             s.answer(running[0])
         ended = [chunk.rid for chunk in s.chunks() if chunk.finish]
         assert sorted(ended) == sorted(sent)
         assert s.manager.counts()["queued"] == 0
-        assert s.manager._waiting[1] == 0
+        assert s.manager._roster.waiting[1] == 0
 
 
 def test_messages_can_be_encoded() -> None:
@@ -617,14 +617,14 @@ def test_R5_a_request_that_no_frame_holds_fails_alone_and_its_session_goes_on(op
     """One terminal chunk, and what waits behind it is told the first cause instead of waiting for ever."""
     s = Scripted()
     s.send(init(), add("hi"))
-    send = s.manager._to_scheduler
+    send = s.ask
 
     def full(message):
         if isinstance(message, SessionDecode | SessionSelect):
             raise LimitError("a message of 17,000,000 bytes is over the limit")
         send(message)
 
-    s.manager._to_scheduler = full
+    s.ask = full
     more = (
         {"params": SamplingParams()}
         if op is Decode

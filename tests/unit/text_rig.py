@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from sgnb.engine.tokenizer.manager import TokenizerManager
@@ -37,9 +38,10 @@ class Scripted:
     def __init__(self, tokenizer: ModelTokenizer | None = None, **limits: int) -> None:
         self.asked: list[Any] = []
         self.told: list[tuple[int, Any]] = []
+        self.ask: Callable[[Any], None] = self.asked.append
         self.manager = TokenizerManager(
             tokenizer or stub_tokenizer(),
-            self.asked.append,
+            lambda message: self.ask(message),
             lambda client, message: self.told.append((client, message)),
             incarnation="i1",
             **limits,

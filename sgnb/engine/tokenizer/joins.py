@@ -1,8 +1,9 @@
 """Joins by KV in the tokenizer process: branches that wait to be appended to their parent, and how they are.
 
-Role: used by ``manager`` alone, on its one thread. A join waits in its parent's queue like any op; its branches are
-kept open until it is carried out, though they may be released meanwhile, and it waits until they have nothing to do.
-What they have pending is tokenised then; which ids lie where in the cache is the scheduler's affair.
+Tokenizer process; used by ``queues``, ``sender`` and ``manager``, on their one thread. A join waits in its parent's
+queue like any op; its branches are kept open until it is carried out, though they may be released meanwhile, and it
+waits until they have nothing to do. What they have pending is tokenised then; which ids lie where in the cache is the
+scheduler's affair.
 """
 
 from __future__ import annotations

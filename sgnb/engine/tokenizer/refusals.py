@@ -1,6 +1,6 @@
 """What a client is refused before anything is done: ids of others, too much at once, parameters that cannot be.
 
-Tokenizer process; pure checks, called by ``manager.py``. The scheduler has checks of its own for what only it knows.
+Tokenizer process; pure checks, called by ``roster``. The scheduler has checks of its own for what only it knows.
 """
 
 from __future__ import annotations

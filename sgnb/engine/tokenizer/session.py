@@ -1,9 +1,9 @@
 """A session as the tokenizer process knows it: pending text, the open turn, what waits behind a generation.
 
-Tokenizer process; used by ``manager.py`` alone, on its one thread. Turns parts (text, marks, ids) into pending text and
-pending text into ids: BOS, the default system turn and the assistant's stop token are decided here. Where the chat
-template is not exact, the whole conversation is kept beside the pending text, and a prompt is what the template makes of
-it; the pending text is for what it cannot render. It sends nothing.
+Tokenizer process; used by ``manager``, ``queues`` and ``sender``, on their one thread. Turns parts (text, marks, ids)
+into pending text and pending text into ids: BOS, the default system turn and the assistant's stop token are decided
+here. Where the chat template is not exact, the whole conversation is kept beside the pending text, and a prompt is what
+the template makes of it; the pending text is for what it cannot render. It sends nothing.
 """
 
 from __future__ import annotations
