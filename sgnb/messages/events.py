@@ -118,15 +118,17 @@ class StepRow(Wire, frozen=True, kw_only=True):
 
 
 class StepNote(Wire, frozen=True, kw_only=True):
-    """A decision of the pass, with its numbers: what was needed and what there was, in ``unit``."""
+    """A decision of the pass, with its numbers: what was needed and what there was, in ``unit``. Who waits for a leader or a
+    grammar is noted once, and again when that changes; for room, in each pass in which it is the first that does not fit."""
 
     rid: str
     what: Literal["admitted", "deferred", "retracted", "suspended", "joined", "recomputed"]
     reason: str
     """``fits``; ``leader`` (its prefix is being computed by ``leader``), ``kv``, ``rows``, ``chunk``, ``input``, ``grammar``
     (it is being compiled);
-    ``kv_full``; ``priority``, ``quantum``; of ``joined``: ``copied`` (of ``needs`` joined tokens ``has`` are copied now); of
-    ``recomputed``: ``join`` (so many copied tokens were evicted)."""
+    ``kv_full``; ``priority``, ``quantum``, ``memory`` (its step failed for want of memory, or with one that did); of
+    ``joined``: ``copied`` (of ``needs`` joined tokens ``has`` are copied now); of ``recomputed``: ``join`` (so many copied
+    tokens were evicted)."""
     unit: str = ""
     needs: int = 0
     has: int = 0
@@ -159,6 +161,13 @@ class StepEvent(Wire, frozen=True, kw_only=True, tag="step"):
     bad_rows: int = 0
     wasted_rows: int = 0
     """Rows whose request had ended before their result came."""
+    no_overlap: Literal["", "grammar", "penalty", "scores", "slots", "nothing"] = ""
+    """Why this step, with ``enable_overlap``, was planned only after the results of the one before: a row's mask or its
+    penalties depend on the token drawn there, the scores of options do, slots were so short that an end would make room, or
+    nothing could be planned before. Empty: it was planned ahead, or nothing was in flight."""
+    failed: Literal["", "memory", "skipped", "error"] = ""
+    """Not computed: it ran out of memory and its requests are tried again in smaller steps; the step it rested on failed; or
+    a fault that ended its requests."""
 
 
 class RadixEvent(Wire, frozen=True, kw_only=True, tag="radix"):

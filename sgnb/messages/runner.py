@@ -26,6 +26,8 @@ class ModelWorkerBatch(Wire, frozen=True, kw_only=True):
     """
 
     step: int
+    behind: int = 0
+    """The step that was in flight when this one was launched; 0: none. If that one fails, this one is not computed."""
     forward_mode: Literal["extend", "decode", "mixed"]
     input_ids: list[int]
     """All rows' new tokens, one after another (sum of extend_lens). The first of a row may be FROM_PREVIOUS."""

@@ -5,7 +5,7 @@ import test from "node:test";
 
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { burstStart, columnsOf, lanesIn, percentile, ratesOf, ticksOf, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";
-import { decisionsOf, endWord, knobWords, modesWords, placeOf, plain, policyAt, rowWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
+import { aheadWords, decisionsOf, endWord, failedWords, knobWords, modesWords, placeOf, plain, policyAt, rowWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
 import { Script } from "./scenario.mjs";
 import { batch, long } from "./timeline_scenario.mjs";
 
@@ -105,6 +105,7 @@ test("every reason of a note has its sentence", () => {
   assert.deepEqual(told([note("deferred", "input", { unit: "tokens" })]), ["Not admitted 5: too much input for one step, needs 20 tokens, has 10."]);
   assert.deepEqual(told([note("suspended", "quantum", { needs: 0, has: 88 })]), ["Suspended 5: its time slice is over, its 88 slots can be evicted."]);
   assert.deepEqual(told([note("suspended", "priority", { needs: 0, has: 1 })]), ["Suspended 5: a request of higher priority came, its 1 slot can be evicted."]);
+  assert.deepEqual(told([note("suspended", "memory", { needs: 0, has: 3 })]), ["Suspended 5: its step ran out of memory and is tried again in parts, its 3 slots can be evicted."]);
   assert.deepEqual(told([note("deferred", "leader", { leader: "b" })]), ["Not admitted 5: 6 is computing the same prefix."]);
   const orders = { lpm: "longest cached prefix, 0 of 40 cached", fcfs: "first come, 0 of 40 cached", lof: "most new tokens allowed, 0 of 40 cached", "dfs-weight": "its branch has most waiting, 0 of 40 cached", random: "drawn at random, 0 of 40 cached", priority: "highest priority, 0 of 40 cached", "": "0 of 40 cached" };
   for (const [policy, words] of Object.entries(orders)) assert.deepEqual(told([note("admitted", "fits")], policy), [`Admitted 5: ${words}.`]);
@@ -124,6 +125,12 @@ test("a request that comes back says what was still cached, and where the rest w
   assert.deepEqual(told({ matched: 48, cause: "hit", node: 0 }), ["Admitted 5: longest cached prefix, resumed, 48 tokens still cached."]);
   const evicted = told({ matched: 12, cause: "evicted", node: 0, gone_at: script.time - 1.5, gone_for: "", gone_tokens: 28, gone_policy: "lru" });
   assert.deepEqual(evicted, ["Admitted 5: longest cached prefix, resumed, 12 tokens still cached, the rest was evicted 1.50 s before."]);
+});
+
+test("a step says why it was not planned ahead, and that it failed", () => {
+  for (const why of ["grammar", "penalty", "scores", "slots", "nothing"]) assert.match(aheadWords({ no_overlap: why }), /^Not planned ahead: .+\.$/, why);
+  for (const how of ["memory", "skipped", "error"]) assert.match(failedWords({ failed: how }), /^The step .+\.$/, how);
+  assert.equal(aheadWords({}) + failedWords({}), "");
 });
 
 test("the policy at a step is that of the last switch before it", () => {

@@ -102,12 +102,14 @@ class HookedRunner(StubRunner):
 class Rig:
     """One scheduler. Ids of sessions and requests are numbers; prompts are bytes or ids."""
 
+    runner_type: type[HookedRunner] = HookedRunner
+
     def __init__(
         self, *, table: list[bytes] | None = BYTES, driver: Driver | None = None, **args: Any
     ) -> None:
         args = {"max_total_tokens": 4096, "context_length": 1024, "max_running_requests": 16, **args}
         self.args = EngineArgs.make(runner="stub", **args)
-        self.runner = HookedRunner(self.args)
+        self.runner = self.runner_type(self.args)
         self.runner.log = []
         self.told: dict[str, Told] = {}
         self.events: list[RequestEvent] = []

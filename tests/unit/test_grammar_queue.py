@@ -185,11 +185,41 @@ def test_waiting_for_a_grammar_stops_nobody_and_is_told(backend):
     assert rig.told[quick].finish.type == "length" and rig.told[slow].finish is None
     assert ("compiling", "compiling grammar") in {(e.state, e.reason) for e in rig.events if e.rid == slow}
     notes = [n for e in rig.detail if isinstance(e, StepEvent) for n in e.notes if n.rid == slow]
-    assert {(n.what, n.reason) for n in notes} == {("deferred", "grammar")}
+    assert [(n.what, n.reason) for n in notes] == [("deferred", "grammar")], "once, not in each of 25 steps"
     assert rig.ask("requests").data["requests"][0]["state"] == "compiling"
     backend.hold.set()
     rig.drain()
     assert rig.told[slow].finish.type == "grammar"
+
+
+def test_a_row_with_a_grammar_keeps_its_step_from_being_planned_ahead_and_says_so(backend):
+    rig = GrammarRig(enable_overlap=True)
+    rig.decode(1, b"plain", max_new_tokens=30, ignore_eos=True)
+    rig.step(3)
+    masked = rig.decode(2, b"masked", regex="yes|no")
+    rig.drain()
+    found = [e for e in rig.detail if isinstance(e, StepEvent)]
+    beside = [e.no_overlap for e in found if masked in {row.rid for row in e.rows}]
+    assert beside[1:] and set(beside[1:]) == {"grammar"}
+    assert all(e.schedule_under for e in found[-10:]), "without it steps overlap again"
+
+
+def test_many_that_wait_for_a_grammar_are_told_of_once(backend):
+    """A note of each in each step would fill the ring of events."""
+    backend.hold.clear()
+    rig = GrammarRig()
+    waiting = [rig.decode(n, b"w%d" % n, regex="yes|no") for n in range(50)]
+    rig.decode(100, b"quick", max_new_tokens=30, ignore_eos=True)
+    rig.step(3)
+    rig.abort(*waiting[:5])
+    waiting += [rig.decode(n, b"w%d" % n, regex="yes|no") for n in range(50, 60)]
+    rig.abort(waiting[-1])
+    rig.step(25)
+    notes = [n.rid for e in rig.detail if isinstance(e, StepEvent) for n in e.notes if n.reason == "grammar"]
+    assert sorted(notes) == sorted(waiting[:-1]), "one aborted before a step told of it is not told of"
+    assert not rig.scheduler._compiling
+    backend.hold.set()
+    rig.drain()
 
 
 @pytest.mark.grammar

@@ -195,6 +195,34 @@ def test_rows_that_depend_on_each_token_are_not_planned_ahead():
     assert any(s.schedule_under for s in steps(rig) if [row.rid for row in s.rows] == [plain])
     drawn = [batch.drawn_ids for batch in rig.runner.log if batch.drawn_ids]
     assert [len(rows[1]) for rows in drawn] == [0, 1, 2, 3]
+    assert {s.no_overlap for s in steps(rig) if len(s.rows) == 2 and s.step > 2} == {"penalty"}
+    assert {s.no_overlap for s in steps(rig) if s.schedule_under} == {""}
+
+
+def why(rig: Rig) -> set[str]:
+    return {s.no_overlap for s in steps(rig)} - {""}
+
+
+def test_a_step_that_was_not_planned_ahead_says_why():
+    rig = Rig(enable_overlap=True)
+    rig.select(1, b"which?", [b"one", b"two"])
+    rig.drain()
+    rig.run(2, b"which?", max_new_tokens=3, ignore_eos=True)
+    assert why(rig) == {"nothing"}, "alone, a prompt and its options follow each other"
+    rig = Rig(enable_overlap=True)
+    rig.decode(1, b"beside", max_new_tokens=12, ignore_eos=True)
+    rig.select(2, b"which?", [b"one", b"two"])
+    rig.drain()
+    assert why(rig) == {"scores"}
+    rig = Rig(enable_overlap=True, max_total_tokens=24, schedule_conservativeness=0.01)
+    for n in range(2):
+        rig.decode(n, b"%d" % n, max_new_tokens=15, ignore_eos=True)
+    rig.drain()
+    assert "slots" in why(rig)
+    plain = Rig()
+    plain.select(1, b"which?", [b"one", b"two"])
+    plain.run(2, b"hello", max_new_tokens=3, frequency_penalty=0.5)
+    assert why(plain) == set(), "nothing is planned ahead where steps do not overlap"
 
 
 def test_options_are_scored_once():

@@ -10,7 +10,8 @@ never depend on the driver.
 
 With overlap a batch is launched before the result of the one before is known. What a row draws in one step and reads in the
 next therefore never passes through the scheduler: the record says ``FROM_PREVIOUS`` and ``ForwardSide`` puts the token in.
-Only ``ForwardSide`` writes that buffer. No choice of who runs, no request and no telemetry here.
+Only ``ForwardSide`` writes that buffer. When a step fails, the one that was launched behind it rests on nothing: it is not
+computed (``StepSkipped``). No choice of who runs, no request and no telemetry here.
 """
 
 from __future__ import annotations
@@ -28,13 +29,21 @@ from typing import Protocol
 import msgspec
 
 from sgnb.config import EngineArgs
-from sgnb.errors import EngineDied
+from sgnb.errors import EngineDied, EngineError
 from sgnb.messages import FROM_PREVIOUS, ModelWorkerBatch, ModelWorkerOutput
 
 log = logging.getLogger("sgnb.engine")
 WAIT_SECONDS = 0.1
 """How often a wait for a result looks whether there is still somebody who computes, and lets the scheduler answer."""
 _END_SECONDS = 2.0
+
+
+class OutOfMemory(EngineError):
+    """A step needed more memory than the device has: a smaller one may fit."""
+
+
+class StepSkipped(EngineError):
+    """A step was not computed, since the one it was launched behind had failed."""
 
 
 class Runner(Protocol):
@@ -73,23 +82,28 @@ class ForwardSide:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._drawn = [-1] * runner.max_running
+        self._failed = 0
+        """The last step that was not computed."""
 
     def run(self, batch: ModelWorkerBatch) -> Ran:
         """Compute a record. A row whose token was never drawn (its request failed meanwhile) is computed with another and
-        comes back as bad; nobody waits for it."""
+        comes back as bad; nobody waits for it. Raises what the runner raises, OutOfMemory or StepSkipped."""
         began = time.perf_counter()
         if batch.move_src:
             self._relocate(batch.step, self._runner.move_slots, batch.move_src, batch.move_dst)
         if batch.copy_src:
             src, dst, shift = batch.copy_src, batch.copy_dst, batch.copy_shift
             self._relocate(batch.step, self._runner.copy_rotated, src, dst, shift)
+        if batch.behind and batch.behind == self._failed:
+            self._failed = batch.step
+            raise StepSkipped(f"step {batch.step} rests on step {batch.behind}, which failed")
         missing: list[int] = []
         if FROM_PREVIOUS in batch.input_ids:
             ids, missing = self._resolve(batch)
             batch = msgspec.structs.replace(batch, input_ids=ids)
         for idx in batch.req_pool_indices:
             self._drawn[idx] = -1  # whoever reads a token that was not drawn since is found out
-        output = self._runner.forward(batch)
+        output = self._forward(batch)
         for idx, token in zip(batch.req_pool_indices, output.next_token_ids, strict=True):
             self._drawn[idx] = token
         if missing:
@@ -98,6 +112,20 @@ class ForwardSide:
                 self._drawn[batch.req_pool_indices[row]] = -1
             output = msgspec.structs.replace(output, bad_rows=bad)
         return Ran(output, began, time.perf_counter())
+
+    def _forward(self, batch: ModelWorkerBatch) -> ModelWorkerOutput:
+        try:
+            return self._runner.forward(batch)
+        except Exception as error:
+            self._failed = batch.step
+            if not is_out_of_memory(error):
+                raise
+            words = str(error).strip().partition("\n")[0][:300] or type(error).__name__
+        # Behind the handler: there the error would hold its frames, and with them all the step had allocated.
+        trim = getattr(self._runner, "trim", None)
+        if trim is not None:
+            trim()
+        raise OutOfMemory(words)
 
     @staticmethod
     def _relocate(step: int, how: Callable[..., None], *lists: list[int]) -> None:
@@ -120,6 +148,15 @@ class ForwardSide:
                 ids[at] = max(token, 0)
             at += count
         return ids, missing
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """True for what torch and Python raise when they get no memory, on any device. torch is not imported here, and tells
+    of a CPU's memory in a RuntimeError like any other."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = str(error)
+    return isinstance(error, RuntimeError) and ("out of memory" in words or "can't allocate memory" in words)
 
 
 class Driver(ABC):

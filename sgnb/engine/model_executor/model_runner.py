@@ -61,6 +61,9 @@ class BaseRunner(ABC):
         positions later (earlier, if negative); all at once. EngineError where KV cannot be moved in this sense."""
         raise EngineError(f"{type(self).__name__} cannot copy KV to other positions")
 
+    def trim(self) -> None:  # noqa: B027 (most keep nothing)
+        """Give back memory that is kept for later steps: one has just found too little."""
+
     @abstractmethod
     def close(self) -> None:
         """Free memory. Idempotent."""

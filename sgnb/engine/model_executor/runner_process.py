@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from sgnb.engine.launch import set_up_process, throttled, to_info
-from sgnb.engine.model_executor.drivers import ForwardSide
+from sgnb.engine.model_executor.drivers import ForwardSide, OutOfMemory, StepSkipped
 from sgnb.engine.model_executor.model_runner import create_runner
 from sgnb.engine.model_executor.process_driver import FrameBuffer, send_frame
 from sgnb.engine.model_store import ModelPath
@@ -73,6 +73,8 @@ def run(fd: int, folder: Path | None) -> int:
     for frame in frames:
         try:
             ran = side.run(decoder.decode(frame))
+        except (OutOfMemory, StepSkipped) as error:  # the scheduler knows what to do, and says so
+            send(RunnerFailed(error=to_info(error)))
         except Exception as error:
             log.exception("a step failed")
             send(RunnerFailed(error=to_info(error)))

@@ -215,6 +215,11 @@ class TorchRunner(BaseRunner):
             lambda keys: self._model.rope.apply_(keys, cos, sin),
         )
 
+    def trim(self) -> None:
+        """See BaseRunner."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
     def close(self) -> None:
         """Drop weights and pools. Idempotent."""
         self.__dict__.pop("_model", None)

@@ -186,11 +186,12 @@ class ScheduleBatch:
         ]
         return found if any(one is not None for one in found) else []
 
-    def get_model_worker_batch(self, step: int) -> ModelWorkerBatch:
+    def get_model_worker_batch(self, step: int, behind: int = 0) -> ModelWorkerBatch:
         """The frozen record: plain ints and lists, nothing shared with requests."""
         reqs = self.reqs
         return ModelWorkerBatch(
             step=step,
+            behind=behind,
             forward_mode=self.forward_mode,
             input_ids=self.input_ids,
             req_pool_indices=[req.row for req in reqs],

@@ -7,7 +7,7 @@ used-up time slice, retraction when decode does not fit. Scheduler process; ``Sc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sgnb.engine.scheduler.scheduler import Scheduler
 
 Batch = ScheduleBatch | ScoreBatch
+NoOverlap = Literal["", "grammar", "penalty", "scores", "slots", "nothing"]
 
 
 class Planner:
@@ -33,16 +34,18 @@ class Planner:
         self._prefills = 0
         """Prefill steps since the last one in which streams drew."""
 
-    def needs_results(self) -> bool:
-        """True if the next step cannot be planned before the results of the one in flight are known: scores are to come, a
-        row depends on the very token that is being drawn, or slots are so short that an end would spare a retraction."""
+    def needs_results(self) -> NoOverlap:
+        """Why the next step cannot be planned before the results of the one in flight are known (``StepEvent.no_overlap``):
+        scores are to come, a row depends on the very token that is being drawn, or slots are so short that an end would
+        spare a retraction. Empty: it can."""
         scheduler = self._scheduler
         if any(isinstance(flight.batch, ScoreBatch) for flight in scheduler.flights):
-            return True
+            return "scores"
         running = scheduler.running_batch
-        if any(req.pending and req.needs_output for req in running):
-            return True
-        return scheduler.holdable < decode_need(running)
+        for req in running:
+            if req.needs_output and req.pending:
+                return "grammar" if req.grammar is not None else "penalty"
+        return "slots" if scheduler.holdable < decode_need(running) else ""
 
     def get_next_batch_to_run(self) -> Batch | None:
         """Selects first, then prefill, if any can be admitted; else decode. Running streams get their turn after every
@@ -68,7 +71,7 @@ class Planner:
         back, then the first one the KV of its best option: without that it fits alone."""
         scheduler = self._scheduler
         while True:
-            size = scheduler.args.chunked_prefill_size
+            size = scheduler.mishaps.chunk(scheduler.args.chunked_prefill_size)
             scheduler.recorder.for_rid = scheduler.scoring[0].rid
             batch = ScoreBatch.prepare(
                 scheduler.scoring,
@@ -76,6 +79,7 @@ class Planner:
                 size if size > 0 else None,
                 scheduler.cache,
                 scheduler.allocator,
+                scheduler.mishaps.limit.rows,
             )
             if batch is not None or scheduler.running_batch:
                 return batch
@@ -108,6 +112,7 @@ class Planner:
                 self.suspend(scheduler.chunked_req, "priority")
         adder = PrefillAdder(
             scheduler.args,
+            scheduler.mishaps.chunk(scheduler.args.chunked_prefill_size),
             scheduler.cache,
             scheduler.allocator,
             [*scheduler.running_batch, *scheduler.scoring],
@@ -135,9 +140,8 @@ class Planner:
             scheduler.recorder.note(req.rid, "joined", "copied", "tokens", joined, len(copies))
         scheduler.recorder.for_rid = adder.reqs[0].rid
         decoding = self._ready_to_draw()
-        mixed = (
-            decoding if scheduler.args.enable_mixed_chunk and adder.room >= decode_need(decoding) else None
-        )
+        may_mix = scheduler.args.enable_mixed_chunk and not scheduler.mishaps.limit.active
+        mixed = decoding if may_mix and adder.room >= decode_need(decoding) else None
         batch = ScheduleBatch.prepare_for_extend(
             adder.reqs, adder.extend_lens, scheduler.cache, scheduler.allocator, mixed, adder.copies
         )
@@ -150,9 +154,9 @@ class Planner:
         for req in scheduler.waiting_queue.copy():
             leader = self._branch_of(req) or adder.leader_of(req)
             if leader is not None:
-                scheduler.recorder.note(req.rid, "deferred", "leader", leader=leader.rid)
                 if req.leader != leader.rid:
                     req.leader, req.leader_since = leader.rid, scheduler.clock()
+                    scheduler.recorder.note(req.rid, "deferred", "leader", leader=leader.rid)
                 continue
             if req.joined:
                 self._check_joins(req)
@@ -291,6 +295,7 @@ class Planner:
 
     def _requeue(self, req: Req) -> None:
         req.committed = req.slice = 0
+        req.leader = ""
         req.state = ReqState.WAITING
         self._scheduler.waiting_queue.append(req)
 

@@ -7,7 +7,8 @@ Budgets, in tokens (of KV: in slots of whole pages)::
 
     total   free + evictable − what running requests are expected to still need (min(remaining, 4096) · new_token_ratio)
     input   max_prefill_tokens: sum of new input admitted in one pass (the first request may exceed it without chunking)
-    chunk   chunked_prefill_size: what one pass computes; a prompt that does not fit in it becomes *the* chunked request
+    chunk   chunked_prefill_size, or less while memory is short: what one pass computes; a prompt that does not fit in it
+            becomes *the* chunked request
     rows    max_running_requests
 A chunk ends at a page border, so that all of it enters the tree; one that is smaller than a page computes a page.
 The first request that does not fit ends the pass: nobody behind it is let past, so it is bound to be next.
@@ -82,6 +83,7 @@ class PrefillAdder:
     def __init__(
         self,
         args: EngineArgs,
+        chunk: int,
         cache: RadixCache,
         allocator: BaseAllocator,
         running: list[Req],
@@ -105,7 +107,7 @@ class PrefillAdder:
         self._rows = rows
         self._input = args.max_prefill_tokens
         page = allocator.page_size
-        self._chunk = max(args.chunked_prefill_size, page) if args.chunked_prefill_size > 0 else None
+        self._chunk = max(chunk, page) if chunk > 0 else None
         self._planned = 0
         self._leaders: dict[tuple[str, bytes], list[Req]] = {}
         self._relatives: dict[object, list[Req]] = {}

@@ -45,9 +45,10 @@ from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
 from sgnb.engine.scheduler.joint import PrivateIds
 from sgnb.engine.scheduler.match_log import MatchLog
+from sgnb.engine.scheduler.mishap import Mishaps
 from sgnb.engine.scheduler.mover import Mover
 from sgnb.engine.scheduler.output import OutputBuilder
-from sgnb.engine.scheduler.planner import Batch, Planner
+from sgnb.engine.scheduler.planner import Batch, NoOverlap, Planner
 from sgnb.engine.scheduler.policy import SchedulePolicy
 from sgnb.engine.scheduler.prefill import NewTokenRatio
 from sgnb.engine.scheduler.req import Req, ReqState
@@ -91,6 +92,8 @@ class Scheduler:
         self.flights: deque[Flight] = deque()
         """Steps that were launched and whose results are not taken yet: with overlap one, between two passes."""
         self._landing = False
+        self._no_overlap: NoOverlap = ""
+        """Of the step that is planned now."""
         self.pulse = Pulse()
         """What it does now, for a watchdog outside."""
         self.clock = clock or steady_clock()
@@ -104,6 +107,8 @@ class Scheduler:
         self.waiting_queue: list[Req] = []
         self.grammars = GrammarManager(args.grammar_backend, runner.vocab_size)
         """Its queue holds requests whose constraint is being compiled."""
+        self._compiling: list[Req] = []
+        """Those of it that no step has told of yet."""
         self.running_batch: list[Req] = []
         self.chunked_req: Req | None = None
         self.scoring: list[Req] = []
@@ -129,6 +134,7 @@ class Scheduler:
         self.was_busy = False
         """Something happened since the books were last checked."""
         self.planner = Planner(self)
+        self.mishaps = Mishaps(self)
         self.results = ResultProcessor(self)
         self.mover = Mover(self)
         self._intake = Intake(self)
@@ -168,7 +174,8 @@ class Scheduler:
 
     def _run_next(self) -> None:
         """Plan and launch a batch; then take the results of all before it (with overlap), or of all (without)."""
-        if self.flights and self.planner.needs_results():
+        self._no_overlap = self.planner.needs_results() if self.flights else ""
+        if self._no_overlap:
             self.settle()
         batch = self._plan()
         if batch is None:
@@ -181,7 +188,8 @@ class Scheduler:
         self._launch(batch)
         behind = 1 if self.args.enable_overlap and not self.paused else 0
         while len(self.flights) > behind:
-            self._land()
+            if not self._land():
+                behind = 0  # what is in flight behind a step that failed is not computed
 
     def _plan(self) -> Batch | None:
         """The next batch; where there is none, what could make one possible is tried in turn."""
@@ -189,6 +197,7 @@ class Scheduler:
         self.pulse.enter("plan", self.meter.forward_steps, len(self.reqs))
         batch = self.planner.get_next_batch_to_run()
         if batch is None and self.flights:
+            self._no_overlap = "nothing"
             self.settle()
             self.recorder.begin()
             batch = self.planner.get_next_batch_to_run()
@@ -199,14 +208,18 @@ class Scheduler:
 
     def _launch(self, batch: Batch) -> None:
         """Hand a batch to the runner."""
-        for req in self.grammars.queue:
-            self.recorder.note(req.rid, "deferred", "grammar")
+        for req in self._compiling:
+            if req.state is ReqState.COMPILING:
+                self.recorder.note(req.rid, "deferred", "grammar")
+        self._compiling.clear()
         self.meter.forward_steps += 1
         self.was_busy = True
         step = self.meter.forward_steps
         figures = (len(self.running_batch), len(self.waiting_queue), self.ratio.value)
         draft = self.recorder.scheduled(batch, figures, self.flights[-1].step if self.flights else 0)
-        record = batch.get_model_worker_batch(step)
+        if self._no_overlap:
+            draft.known["no_overlap"] = self._no_overlap
+        record = batch.get_model_worker_batch(step, self.flights[-1].step if self.flights else 0)
         src, dst = self.mover.take()
         if src:
             record = msgspec.structs.replace(record, move_src=src, move_dst=dst)
@@ -215,9 +228,9 @@ class Scheduler:
         self.pulse.enter("compute", step, len(self.reqs))
         self.driver.launch(record)
 
-    def _land(self) -> None:
-        """Wait for the oldest step in flight and process its result. A step that fails takes its requests with it; a runner
-        that is gone (EngineDied) takes the engine."""
+    def _land(self) -> bool:
+        """Wait for the oldest step in flight and process its result. One that fails is ``mishaps``'s, and with it the one
+        behind it; a runner that is gone (EngineDied) takes the engine."""
         self._landing = True
         self.recorder.landing()
         self.pulse.enter("compute", self.flights[0].step, len(self.reqs))
@@ -227,13 +240,12 @@ class Scheduler:
             raise
         except Exception as error:
             flight = self.flights.popleft()
-            self.recorder.between = False
-            log.exception("step %d failed", flight.step)
-            for req in flight.live_reqs():
-                self.results.fail(req, "runner", f"step {flight.step} failed: {error!r}")
-            return
+            wasted = flight.batch.wasted
+            self.recorder.failed(flight.draft, flight.step, self.mishaps.take(flight, error), wasted)
+            return False
         finally:
             self._landing = False
+        self.mishaps.passed()
         flight = self.flights.popleft()
         began = time.perf_counter()
         self.pulse.enter("process", flight.step, len(self.reqs))
@@ -241,6 +253,7 @@ class Scheduler:
         wasted = flight.batch.wasted
         self.results.process(flight.batch, ran.output)
         self.recorder.processed(flight.draft, ran, time.perf_counter() - began, wasted)
+        return True
 
     def settle(self) -> None:
         """Take the results of all that is in flight: requests, tree and slots are then as the runner has them."""
@@ -267,6 +280,7 @@ class Scheduler:
         error = self.grammars.add(req, constraint)
         if error is None and req.grammar is None:
             req.state = ReqState.COMPILING
+            self._compiling.append(req)
             self.event(req, "compiling", reason="compiling grammar")
         else:
             self._with_grammar(req, error)
@@ -307,7 +321,7 @@ class Scheduler:
     def admissible(self) -> int:
         """Requests that may still be admitted; none while more run than the knob allows now."""
         taken = self._table_rows - len(self.free_rows)
-        return max(0, min(self.args.max_running_requests, self._table_rows) - taken)
+        return max(0, min(self.mishaps.rows, self._table_rows) - taken)
 
     @property
     def holdable(self) -> int:
@@ -344,6 +358,8 @@ class Scheduler:
             self.waiting_queue.remove(req)
         elif req in self.grammars.queue:
             self.grammars.drop(req)
+            if req in self._compiling:
+                self._compiling.remove(req)
         if req.row >= 0:
             self.free_rows.append(req.row)
             req.row = -1

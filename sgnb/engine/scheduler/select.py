@@ -128,9 +128,10 @@ class ScoreBatch:
         chunk: int | None,
         cache: BasePrefixCache,
         allocator: BaseAllocator,
+        most: int | None = None,
     ) -> ScoreBatch | None:
-        """Rows for as many open options as fit: into the table (each request has a row of its own, free ones are
-        borrowed), a step's tokens, and the slots there are. None: not even one fits."""
+        """Rows for as many open options as fit, at most ``most``: into the table (each request has a row of its own, free
+        ones are borrowed), a step's tokens, and the slots there are. None: not even one fits."""
         rows: list[_Row] = []
         spare = free_rows.copy()
         holdable = allocator.available + cache.evictable_size
@@ -140,7 +141,7 @@ class ScoreBatch:
             for index, alone in req.selected.open_jobs():
                 made = _make_row(req, index, alone, allocator.page_size)
                 need = allocator.round_up(len(made.ids))
-                if (own is None and not spare) or need > holdable:
+                if (own is None and not spare) or need > holdable or len(rows) == most:
                     break
                 if tokens is not None and rows and len(made.ids) > tokens:
                     break
@@ -172,11 +173,12 @@ class ScoreBatch:
         """Rows whose result is nobody's."""
         return sum(not self.lives(at) for at in range(len(self.rows)))
 
-    def get_model_worker_batch(self, step: int) -> ModelWorkerBatch:
+    def get_model_worker_batch(self, step: int, behind: int = 0) -> ModelWorkerBatch:
         """The frozen record: every row is told its whole table, since rows are borrowed."""
         rows, count = self.rows, len(self.rows)
         return ModelWorkerBatch(
             step=step,
+            behind=behind,
             forward_mode="extend",
             input_ids=[token for row in rows for token in row.ids],
             req_pool_indices=[row.row for row in rows],
@@ -192,6 +194,12 @@ class ScoreBatch:
             banned=[[]] * count,
             score_targets=[row.targets for row in rows],
         )
+
+    def undo(self) -> None:
+        """It was not computed: slots back; its options are still to be scored."""
+        for at, row in enumerate(self.rows):
+            if self.lives(at):
+                row.req.kv.drop(row.slots)
 
     def process(self, result: ModelWorkerOutput) -> list[Req]:
         """Take the scores, free what is not held; requests with a row that was not finite come back."""

@@ -165,6 +165,12 @@ class StepRecorder:
             )
         )
 
+    def failed(self, draft: Draft, step: int, how: str, wasted: int) -> None:
+        """It was not computed. Nobody knows when the runner gave it up: what follows is measured from its own planning."""
+        self.between = False
+        self._last_end = 0.0
+        self._publish(StepEvent(**draft.known, step=step, failed=how, wasted_rows=wasted))  # type: ignore[arg-type]
+
     # ------------------------------------------------------------ tree and slots
 
     def _tree_changed(self, kind: str, node: TreeNode) -> None:

@@ -5,7 +5,7 @@ import { el, fill, table } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, plural, seconds, share } from "./format.js";
 import { lanesIn, waitsOf, windowFigures } from "./timeline_data.js";
-import { decisionsOf, endWord, modesWords, plain, rowWords, stepWords, waitWords } from "./timeline_words.js";
+import { aheadWords, decisionsOf, endWord, failedWords, modesWords, plain, rowWords, stepWords, waitWords } from "./timeline_words.js";
 
 const BATCH = 24;
 const TABLE = 200;
@@ -34,6 +34,7 @@ export function stepNodes(step, { history, index, choose }) {
   nodes.push(el("p", "sgnb-dim", {}, `${plural((event.free ?? 0) + (event.evictable ?? 0), "slot")} free or evictable${ratio}`));
   if (event.bad_rows) nodes.push(sentence([`${plural(event.bad_rows, "row")} failed: the model's numbers were not finite.`], "sgnb-trouble-text"));
   if (event.wasted_rows) nodes.push(sentence([`${plural(event.wasted_rows, "row was", "rows were")} computed in vain: the request had ended.`]));
+  for (const words of [failedWords(event), aheadWords(event)].filter(Boolean)) nodes.push(sentence([words], event.failed ? "sgnb-trouble-text" : ""));
   return nodes;
 }
 

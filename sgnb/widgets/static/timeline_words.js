@@ -14,7 +14,16 @@ const ORDERS = {
   random: "drawn at random",
   priority: "highest priority",
 };
-const SENT_BACK = { kv_full: "retracted", priority: "made way for a higher priority", quantum: "its time slice is over" };
+const SENT_BACK = { kv_full: "retracted", priority: "made way for a higher priority", quantum: "its time slice is over", memory: "its step ran out of memory" };
+const SUSPENDED = { priority: "a request of higher priority came", quantum: SENT_BACK.quantum, memory: "its step ran out of memory and is tried again in parts" };
+const AHEAD = {
+  grammar: "a grammar's mask depends on the token before",
+  penalty: "a penalty depends on the token before",
+  scores: "the scores of options decide what follows",
+  slots: "slots are so short that an end would make room",
+  nothing: "nothing could be planned before",
+};
+const FAILED = { memory: "ran out of memory; its requests are tried again in smaller steps", skipped: "was not computed: the step before it failed", error: "failed, and its requests with it" };
 const ENDS = { stop: "finished", length: "finished", eos: "finished", grammar: "finished", context: "finished, context full", abort: "aborted" };
 
 /** `15.0`: the place of a request, or its whole name when it has none. */
@@ -133,7 +142,7 @@ function noteWords(note, event, find, policy) {
   }
   if (note.what === "retracted") return { verb: "Retracted", words: `short of KV, decoding needs ${count(needs)} ${unit}, has ${count(has)}` };
   if (note.what === "suspended") {
-    const why = note.reason === "quantum" ? "its time slice is over" : "a request of higher priority came";
+    const why = SUSPENDED[note.reason] ?? note.reason;
     return { verb: "Suspended", words: `${why}, its ${plural(has, "slot")} can be evicted` };
   }
   const verb = "Not admitted";
@@ -200,4 +209,16 @@ export function rowWords(row, record) {
   const reused = record?.match && row.prefix === record.match.matched;
   const before = row.prefix ? `, ${count(row.prefix)} ${reused ? "reused" : "before"}` : "";
   return [row.kind, `${count(row.tokens)} ${row.kind === "score" ? "scored" : "new"}${before}`];
+}
+
+/** Why a step was not planned while the one before was computed, though steps overlap; "" when it was, or none was. */
+export function aheadWords(event) {
+  const why = AHEAD[event.no_overlap];
+  return why ? `Not planned ahead: ${why}.` : "";
+}
+
+/** What became of a step that gave no result; "" for all others. */
+export function failedWords(event) {
+  const how = FAILED[event.failed];
+  return how ? `The step ${how}.` : "";
 }

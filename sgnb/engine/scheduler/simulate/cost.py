@@ -69,7 +69,8 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fit(steps: Sequence[StepEvent]) -> CostModel:
-    """The model of recorded steps. RecordingError when there are too few."""
+    """The model of recorded steps, those that failed aside. RecordingError when there are too few."""
+    steps = [step for step in steps if not step.failed]
     if len(steps) < _FEWEST_STEPS:
         raise RecordingError(
             f"the recording has {len(steps)} steps; {_FEWEST_STEPS} are needed to fit a cost",
