@@ -86,6 +86,48 @@ def test_a_stopped_scheduler_is_seen_too():
         assert generating(engine)[0].join(20) is None and found
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_F40_a_stopped_runner_process_is_named_and_everything_else_answers(overlap, find_engines):
+    """Stuck is said with the one to blame; an abort ends its request though its step never does; what waits can be aborted,
+    too; with SIGCONT all goes on, nothing twice; and a shutdown ends a runner that is stopped."""
+    args = {**SLOW, "stub_step_seconds": 0.02, "enable_overlap": overlap, "max_running_requests": 1}
+    engine = launch(name=f"hung-{overlap:d}", runner_driver="process", **args)
+    try:
+        (pid,) = _children_of(engine.client.welcome.scheduler_pid)
+        same = {"max_new_tokens": 40, "ignore_eos": True, "temperature": 0}
+        expected = engine.generate("again", sampling_params=same)
+        long = {"max_new_tokens": 2000, "ignore_eos": True}
+        with ThreadPoolExecutor(4) as pool:
+            lost = [pool.submit(engine.generate, text, sampling_params=long) for text in ("one", "two")]
+            until(lambda: engine.stats()["num_queue_reqs"] == 1, 20)
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda: engine.state == "stuck", 20)
+            assert engine.trouble.endswith("The scheduler answers. The runner process does not.")
+            assert "It does not answer: it is stopped." in engine.stacks()
+            engine.abort_all()
+            for one in lost:
+                assert one.result(20)["meta_info"]["finish_reason"]["type"] == "abort"
+            stats = engine.stats()
+            assert (stats["num_running_reqs"], stats["num_queue_reqs"]) == (0, 0)
+            waits = pool.submit(engine.generate, "again", sampling_params=same)
+            until(lambda: engine.stats()["num_queue_reqs"] == 1, 20)
+            os.kill(pid, signal.SIGCONT)
+            assert waits.result(30)["text"] == expected["text"]
+        until(lambda: engine.state == "idle" and not engine.trouble, 20)
+        assert engine.ask("check")["locks"] == 0
+        thread, found = generating(engine)
+        thread.join(20)
+        assert found[0]["text"]
+        os.kill(pid, signal.SIGSTOP)
+        thread, found = generating(engine)
+        until(lambda: engine.stats()["num_running_reqs"] == 1, 20)
+    finally:
+        engine.shutdown()
+    thread.join(20)
+    assert isinstance(found[0], EngineDied)
+    until(lambda: not find_engines() and not os.path.exists(f"/proc/{pid}"), 20)
+
+
 def test_a_killed_runner_process_ends_the_engine_with_its_reason():
     args = {**SLOW, "stub_step_seconds": 0.05}
     with launch(name="killed", runner_driver="process", **args) as engine:

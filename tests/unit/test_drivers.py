@@ -197,6 +197,40 @@ def test_a_killed_runner_process_is_an_engine_that_died():
     driver.close()
 
 
+def test_a_stopped_runner_process_keeps_nobody_from_answering_however_long_the_record():
+    """Launch hands over what the socket takes; the rest goes while the result is waited for."""
+    driver = process_driver()
+    try:
+        os.kill(driver.runner_pid, signal.SIGSTOP)
+        big = record(1, [999], 0, [1], drawn_ids=[list(range(1 << 20, 1 << 22))])
+        launching = threading.Thread(target=driver.launch, args=(big,))
+        launching.start()
+        launching.join(30)
+        assert not launching.is_alive(), "launch waits for a process that reads nothing"
+        answered = []
+
+        def answer() -> None:
+            answered.append(1)
+            os.kill(driver.runner_pid, signal.SIGCONT)
+
+        driver.while_waiting = answer
+        with pytest.raises(EngineError, match="999"):
+            driver.collect()
+        assert answered
+        driver.launch(record(2, [65], 0, [2]))
+        assert driver.collect().output.step == 2
+    finally:
+        driver.close()
+
+
+def test_closing_ends_a_stopped_process_too():
+    driver = process_driver()
+    os.kill(driver.runner_pid, signal.SIGSTOP)
+    driver.launch(record(1, [65], 0, [1]))
+    driver.close()
+    assert gone(driver.runner_pid)
+
+
 def gone(pid: int, seconds: float = 5.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -22,7 +22,7 @@ import msgspec
 
 from sgnb.config import EngineArgs
 from sgnb.engine.launch import describe_end
-from sgnb.engine.model_executor.drivers import WAIT_SECONDS, Driver, Ran
+from sgnb.engine.model_executor.drivers import WAIT_SECONDS, Driver, OutOfMemory, Ran, StepSkipped
 from sgnb.engine.model_executor.model_runner import Progress
 from sgnb.engine.model_store import ModelPath
 from sgnb.errors import EngineDied, EngineError, EngineStartError, ModelFileError
@@ -40,6 +40,8 @@ from sgnb.messages import (
 log = logging.getLogger("sgnb.engine")
 HEADER = struct.Struct("<I")
 _READ_BYTES = 1 << 18
+_SEND_BYTES = 4 << 20
+"""Asked of the kernel, which may give less: a record behind the one that is computed should fit."""
 _END_SECONDS = 2.0
 _HINT = "Start again: %sgl restart"
 
@@ -86,6 +88,7 @@ class ProcessDriver(Driver):
         self._frames = FrameBuffer()
         self._out = bytearray()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         self._socket.setblocking(False)
         command = [sys.executable, "-X", "faulthandler", "-m", "sgnb.engine", "--role", "runner"]
         command += ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
@@ -114,12 +117,14 @@ class ProcessDriver(Driver):
                 progress(message.step, message.done, message.total)
 
     def launch(self, batch: ModelWorkerBatch) -> None:
-        """Send a record."""
+        """Send a record, as far as the socket takes it: a process that reads nothing (it computes, or is stopped) must not
+        keep the scheduler from ``collect``, where it answers meanwhile and what is left is sent."""
         self._send(batch)
 
     def collect(self) -> Ran:
         """Wait for the oldest result."""
         message = self._wait(self._attend)
+        self._flush()
         if isinstance(message, RunnerResult):
             return Ran(message.output, message.began, message.ended)
         if isinstance(message, RunnerFailed):
@@ -129,8 +134,12 @@ class ProcessDriver(Driver):
     def _send(self, record: RunnerStart | ModelWorkerBatch) -> None:
         frame = self._encoder.encode(record)
         self._out += HEADER.pack(len(frame)) + frame
-        while self._out:
-            self._pump(WAIT_SECONDS)
+        self._flush()
+
+    def _flush(self) -> None:
+        """Write what can be written now."""
+        while self._out and self._pump(0.0):
+            pass
 
     def _wait(self, meanwhile: Callable[[], None]) -> RunnerMessage:
         while (frame := self._frames.take()) is None:
@@ -182,6 +191,8 @@ def _check(alive: Callable[[], bool]) -> None:
 
 def _to_error(error: ErrorInfo) -> Exception:
     kinds: dict[str, type[EngineError | EngineStartError | ModelFileError]] = {
+        "OutOfMemory": OutOfMemory,
+        "StepSkipped": StepSkipped,
         "EngineDied": EngineDied,
         "EngineStartError": EngineStartError,
         "ModelFileError": ModelFileError,
