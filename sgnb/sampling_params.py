@@ -7,8 +7,10 @@ vocabulary or context size is refused in ``check_model``. No sampling code here.
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +21,30 @@ from sgnb.constraints import KINDS, Constraint, check_constraint
 from sgnb.errors import LimitError
 
 MAX_BIASED = 1024
+MAX_SEED = 2**63 - 1
+LEGAL = {
+    "max_new_tokens": "a whole number of at least 0",
+    "min_new_tokens": "a whole number in 0..max_new_tokens",
+    "stop": f"a text or a list of at most {MAX_STOPS} texts",
+    "stop_token_ids": f"a list of at most {MAX_STOPS} token ids",
+    "temperature": "a number in 0..100",
+    "top_p": "a number in (0, 1]",
+    "top_k": "a whole number of at least 1, or -1 (all)",
+    "min_p": "a number in 0..1",
+    "frequency_penalty": "a number in -2..2",
+    "presence_penalty": "a number in -2..2",
+    "repetition_penalty": "a number in (0, 2]",
+    "seed": "a whole number in 0..2^63-1",
+    "ignore_eos": "true or false",
+    "return_logprob": "true or false",
+    "top_logprobs_num": "a whole number in 0..20",
+    "logprob_start_len": "a whole number of at least -1",
+    "return_text_in_logprobs": "true or false",
+    "regex": "a text",
+    "json_schema": "a text or a dict",
+    "ebnf": "a text",
+}
+"""What each parameter may be, in words; ``logit_bias`` has sentences of its own."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,9 +118,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             given["json_schema"] = _schema_text(given["json_schema"])
         for key in given:
             if key not in cls.__struct_fields__:
-                raise LimitError(
-                    f"unknown sampling parameter {key!r}", hint=f"Legal: {', '.join(cls.__struct_fields__)}."
-                )
+                raise _unknown(key)
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
         for key in ("stop", "stop_token_ids"):
@@ -111,38 +135,38 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         try:
             return msgspec.convert(given, cls, strict=True).check()
         except msgspec.ValidationError as error:
-            raise LimitError(f"sampling parameters: {error}") from None
+            raise _wrong_type(given, str(error)) from None
 
     def check(self) -> SamplingParams:
         """Refuse values out of range, naming parameter, value and range. Returns self."""
         if self.max_new_tokens < 0:
-            raise LimitError(f"max_new_tokens must be at least 0, not {self.max_new_tokens}")
+            raise self._refused("max_new_tokens")
         if not 0 <= self.min_new_tokens <= max(self.max_new_tokens, 0):
-            raise LimitError(f"min_new_tokens must be in 0..max_new_tokens, not {self.min_new_tokens}")
+            raise self._refused("min_new_tokens")
         if not (math.isfinite(self.temperature) and 0 <= self.temperature <= 100):
-            raise LimitError(f"temperature must be in 0..100, not {self.temperature}")
+            raise self._refused("temperature")
         if not 0 < self.top_p <= 1:
-            raise LimitError(f"top_p must be in (0, 1], not {self.top_p}")
+            raise self._refused("top_p")
         if not 0 <= self.min_p <= 1:
-            raise LimitError(f"min_p must be in 0..1, not {self.min_p}")
+            raise self._refused("min_p")
         for key in ("frequency_penalty", "presence_penalty"):
             if not -2 <= getattr(self, key) <= 2:
-                raise LimitError(f"{key} must be in -2..2, not {getattr(self, key)}")
+                raise self._refused(key)
         if not 0 < self.repetition_penalty <= 2:
-            raise LimitError(f"repetition_penalty must be in (0, 2], not {self.repetition_penalty}")
+            raise self._refused("repetition_penalty")
         if len(self.logit_bias) > MAX_BIASED:
             raise LimitError(f"logit_bias has {len(self.logit_bias)} ids, at most {MAX_BIASED} are allowed")
         for token, bias in self.logit_bias:
             if not -1000 <= bias <= 1000:
                 raise LimitError(f"logit_bias of id {token} must be in -1000..1000, not {bias}")
         if self.top_k != -1 and self.top_k < 1:
-            raise LimitError(f"top_k must be -1 (all) or at least 1, not {self.top_k}")
-        if self.seed is not None and not 0 <= self.seed < 2**63:
-            raise LimitError(f"seed must be in 0..2^63-1, not {self.seed}")
+            raise self._refused("top_k")
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            raise self._refused("seed")
         if not 0 <= self.top_logprobs_num <= 20:
-            raise LimitError(f"top_logprobs_num must be in 0..20, not {self.top_logprobs_num}")
+            raise self._refused("top_logprobs_num")
         if self.logprob_start_len < -1:
-            raise LimitError(f"logprob_start_len must be at least -1, not {self.logprob_start_len}")
+            raise self._refused("logprob_start_len")
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) > 1:
             raise LimitError(f"{' and '.join(given)} are given; an output has one constraint")
@@ -163,6 +187,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 raise LimitError(f"a stop string has {size} bytes, at most {MAX_STOP_BYTES} are allowed")
         return self
 
+    def _refused(self, key: str) -> LimitError:
+        return LimitError(f"{key} must be {LEGAL[key]}, not {getattr(self, key)}")
+
     def check_model(self, vocab_size: int) -> None:
         """Refuse token ids outside ``0..vocab_size-1`` (LimitError), before anything is queued."""
         for token in self.stop_token_ids:
@@ -171,6 +198,33 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for token, _ in self.logit_bias:
             if not 0 <= token < vocab_size:
                 raise LimitError(f"logit_bias holds id {token}; legal ids are 0..{vocab_size - 1}")
+
+
+def _unknown(key: str) -> LimitError:
+    """What is said of a name that no parameter has."""
+    if key == "stop_regex":
+        return LimitError(
+            "stop_regex is not supported: a generation stops at texts (stop) and token ids (stop_token_ids)",
+            hint="To say what the whole output must be, use regex.",
+        )
+    names = SamplingParams.__struct_fields__
+    near = difflib.get_close_matches(key, names, 1)
+    return LimitError(
+        f"unknown sampling parameter {key!r}" + (f". Did you mean {near[0]!r}?" if near else ""),
+        hint=f"Legal: {', '.join(names)}.",
+    )
+
+
+def _wrong_type(given: Mapping[str, Any], said: str) -> LimitError:
+    """``said`` is msgspec's sentence; it ends with the path of what was wrong, for example ``$.stop[0]``."""
+    path = re.search(r"\$\.(\w+)(?:\[(\d+)\])?", said)
+    if path is None or path[1] not in LEGAL:
+        return LimitError(f"sampling parameters: {said}")
+    name, value = path[1], given[path[1]]
+    if path[2]:
+        found = list(value)[int(path[2])]
+        return LimitError(f"{name} must be {LEGAL[name]}, but {name}[{path[2]}] is {found!r}")
+    return LimitError(f"{name} must be {LEGAL[name]}, not {value!r}")
 
 
 def _schema_text(schema: Mapping[str, Any]) -> str:

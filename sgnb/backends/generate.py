@@ -45,10 +45,12 @@ class Generation:
         self._vocab_size = info.vocab_size
         if input_ids is None:
             self._many = not isinstance(prompt, str)
+            if self._many and (not isinstance(prompt, Sequence) or isinstance(prompt, bytes | bytearray)):
+                raise LimitError(f"a prompt must be a str or a list of them, not {type(prompt).__name__}")
             prompts: list[Any] = [prompt] if isinstance(prompt, str) else list(prompt or [])
             self._parts: list[Part] = [self._text(text) for text in prompts]
         else:
-            rows = list(input_ids)
+            rows = _row(input_ids)
             self._many = bool(rows) and isinstance(rows[0], Sequence) and not isinstance(rows[0], str)
             self._parts = [self._ids(row) for row in (rows if self._many else [rows])]
         self._params = self._all_params(sampling_params)
@@ -67,7 +69,7 @@ class Generation:
         return Text(text=text, literal=False)
 
     def _ids(self, row: Any) -> Ids:
-        ids = list(row)
+        ids = _row(row)
         for place, token in enumerate(ids):
             if type(token) is not int or not 0 <= token < self._vocab_size:
                 raise LimitError(
@@ -166,9 +168,19 @@ def _result(text: str, done: Done) -> dict[str, Any]:
     return {"text": text, "prompt_ids": prompt_ids, "output_ids": output_ids, "meta_info": meta}
 
 
+def _row(given: Any) -> list[Any]:
+    """Token ids, or rows of them, of any sequence (a numpy array is one that must be asked differently)."""
+    try:
+        return list(given.tolist() if hasattr(given, "tolist") else given)
+    except TypeError:
+        raise LimitError(f"input_ids must be a list of token ids, not {type(given).__name__}") from None
+
+
 def _params(given: Any) -> SamplingParams:
     if isinstance(given, SamplingParams):
         return given.check()
+    if given is not None and not isinstance(given, Mapping):
+        raise LimitError(f"sampling_params must be a dict, not {type(given).__name__}")
     return SamplingParams.make({key: value for key, value in dict(given or {}).items() if key != "n"})
 
 

@@ -230,7 +230,10 @@ class SglFunction:
         """The sampling defaults of a run, checked and copied."""
         defaults = {k: options[k] for k in RUN_DEFAULTS if options[k] is not None}
         try:
-            SamplingParams.make({key: value for key, value in defaults.items() if key != "n"})
+            given = {key: value for key, value in defaults.items() if key != "n"}
+            SamplingParams.make(
+                {**given, "seed": options["seed"]}
+            )  # the seed is the run's: its gens draw theirs from it
             if type(defaults["n"]) is not int or not 1 <= defaults["n"] <= MAX_N:
                 raise LimitError(f"n must be in 1..{MAX_N}, not {defaults['n']!r}")
         except LimitError as error:

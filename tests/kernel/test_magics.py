@@ -98,7 +98,7 @@ def test_B164_no_arguments_and_empty_bodies_give_one_line(shared: Kernel, code: 
         ("%sgl status now", "unrecognized arguments: now"),
         ("%%sgl --nope\nx", "unrecognized arguments: --nope"),
         ("%%sgl --temperature hot\nx", "invalid float value: 'hot'"),
-        ("%%sgl --top-p 7\nx", "top_p must be in (0, 1]"),
+        ("%%sgl --top-p 7\nx", "top_p must be a number in (0, 1]"),
         ("%%sgl --stop ''\nx", "a stop string is empty"),
         ("%%sgl -o 7up\nx", "takes a variable name"),
         ('%%sgl --stop "open\nx', "No closing quotation"),

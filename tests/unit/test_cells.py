@@ -74,7 +74,7 @@ RUNTIME = {
     "s += select('x', list())": (5, "select has no options", "at least one"),
     "s['nothing']": (0, "no variable 'nothing'", "none yet"),
     "with s.user('text'):\n    pass": (0, "takes no text", "into the block"),
-    "s += gen('x', temperature=-1)": (5, "temperature must be in", ""),
+    "s += gen('x', temperature=-1)": (5, "temperature must be a number in 0..100, not -1.0", ""),
     "s += gen('x', max_tokens='many')": (5, "max_new_tokens", ""),
     "s += gen('x', stop='')": (5, "a stop string is empty", "Remove"),
     "s += gen('x', stop=5)": (5, "takes a list", ""),

@@ -255,6 +255,16 @@ def test_seeds_depend_on_run_seed_and_ordinal_alone(backend):
     assert seeds[1] == seeds[7] == 7 and seeds[2] is None and seeds[0] != seeds[6]
 
 
+def test_F29_a_run_refuses_a_seed_that_is_none(backend):
+    @sgl.function
+    def program(s):
+        s += "x" + sgl.gen("a")
+
+    for wrong in ("z", -1, 2**63, 1.5, True):
+        with pytest.raises(sgl.LimitError, match=r"seed must be a whole number in 0\.\.2\^63-1"):
+            program.run(backend=backend, seed=wrong)
+
+
 def test_deterministic_mode_fixes_the_run_seed(backend, monkeypatch):
     monkeypatch.setenv("SGNB_DETERMINISTIC", "1")
     for _ in range(2):

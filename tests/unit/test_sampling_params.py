@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sgnb.errors import LimitError
-from sgnb.sampling_params import SamplingParams
+from sgnb.sampling_params import LEGAL, SamplingParams
 
 
 def test_penalties_and_bias_are_taken():
@@ -28,7 +28,7 @@ def test_penalties_and_bias_are_taken():
         ({"frequency_penalty": 2.1}, "-2..2"),
         ({"presence_penalty": float("nan")}, "-2..2"),
         ({"repetition_penalty": 0}, "(0, 2]"),
-        ({"repetition_penalty": True}, "bool"),
+        ({"repetition_penalty": True}, "a number in (0, 2], not True"),
         ({"logit_bias": {"x": 1}}, "'x'"),
         ({"logit_bias": {3: True}}, "True"),
         ({"logit_bias": {3: float("inf")}}, "-1000..1000"),
@@ -49,3 +49,29 @@ def test_B097_a_bias_outside_the_vocabulary_is_refused():
         params.check_model(100)
     with pytest.raises(LimitError):
         SamplingParams.make({"logit_bias": {-1: 1}}).check_model(100)
+
+
+def test_F29_every_parameter_refuses_a_wrong_type_with_what_is_legal():
+    assert {*LEGAL, "logit_bias"} == set(SamplingParams.__struct_fields__)
+    for name, legal in LEGAL.items():
+        for wrong in (3.5j, object()):
+            with pytest.raises(LimitError) as caught:
+                SamplingParams.make({name: wrong})
+            assert caught.value.message.startswith(f"{name} must be {legal}, not "), name
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"stop": ["a", 5]}, "stop must be a text or a list of at most 16 texts, but stop[1] is 5"),
+        ({"stop_token_ids": [1, "x"]}, "stop_token_ids[1] is 'x'"),
+        ({"temprature": 1}, "unknown sampling parameter 'temprature'. Did you mean 'temperature'?"),
+        ({"stop_regex": "x"}, "stop_regex is not supported"),
+        ({"seed": -1}, "seed must be a whole number in 0..2^63-1, not -1"),
+        ({"json_schema": 3}, "json_schema must be a text or a dict, not 3"),
+    ],
+)
+def test_the_words_of_a_refusal(bad, words):
+    with pytest.raises(LimitError) as caught:
+        SamplingParams.make(bad)
+    assert words in caught.value.message
