@@ -167,8 +167,13 @@ def _text(ids: bytes, table: dict[int, bytes]) -> str:
 
 
 def with_suffix(path: str | Path) -> Path:
-    """The path of a new recording: ``.sgnb`` is added when there is no suffix; RecordingError for another one."""
+    """The path of a new recording: ``.sgnb`` is added when there is no suffix; RecordingError for another one, and for
+    what is no path."""
+    if not isinstance(path, str | Path) or not Path(path).name or "\0" in str(path):
+        raise RecordingError(
+            f"a recording needs the name of a file, not {path!r}", hint='For example "run.sgnb".'
+        )
     whole = Path(path).expanduser().resolve()
-    if not whole.name or whole.suffix not in ("", SUFFIX):
+    if whole.suffix not in ("", SUFFIX):
         raise RecordingError(f"a recording's name ends in {SUFFIX}, not {whole.suffix!r}", hint="Rename it.")
     return whole.with_suffix(SUFFIX)

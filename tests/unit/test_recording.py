@@ -242,6 +242,9 @@ def test_the_name_of_a_recording_ends_in_sgnb(tmp_path):
     assert with_suffix(tmp_path / "run") == tmp_path / "run.sgnb"
     with pytest.raises(RecordingError, match=r"'\.json'"):
         with_suffix(tmp_path / "run.json")
+    for wrong in ("", ".", "a\0b", None, 5):
+        with pytest.raises(RecordingError, match="needs the name of a file"):
+            with_suffix(wrong)
 
 
 # ---------------------------------------------------------------- Perfetto
