@@ -122,10 +122,14 @@ def _input_logprobs(told: list[TokenLogprob]) -> dict[str, Any]:
     rows = [(one.logprob if i else None, one.id, one.text or None) for i, one in enumerate(told)]
     info: dict[str, Any] = {"input_token_logprobs": rows}
     if any(one.top for one in told):
-        info["input_top_logprobs"] = [
-            [(value, token, None) for value, token in one.top] if i else None for i, one in enumerate(told)
-        ]
+        info["input_top_logprobs"] = [_tops(one) if i else None for i, one in enumerate(told)]
     return info
+
+
+def _tops(one: TokenLogprob) -> list[tuple[float, int, str | None]]:
+    """SGLang's shape: (log-probability, id, text), the text only when it was asked for."""
+    texts: list[str] | list[None] = one.top_texts or [None] * len(one.top)
+    return [(value, token, text) for (value, token), text in zip(one.top, texts, strict=True)]
 
 
 def _choice(choice: Choice) -> dict[str, Any]:
@@ -159,7 +163,7 @@ def _tokens(chunk: Chunk) -> tuple[TokenInfo, ...]:
 def to_meta_info(
     rid: str, finish: Finish, meta: RequestMeta | None, logprobs: list[TokenLogprob]
 ) -> dict[str, Any]:
-    """SGLang's ``meta_info``: times in seconds, counts in tokens; log-probabilities as (logprob, id, None)."""
+    """SGLang's ``meta_info``: times in seconds, counts in tokens; log-probabilities as (logprob, id, text or None)."""
     count = meta.completion_tokens if meta else 0
     info: dict[str, Any] = {"id": rid, "finish_reason": finish_reason(finish, count)}
     if meta is not None:
@@ -169,7 +173,7 @@ def to_meta_info(
     if logprobs:
         info["output_token_logprobs"] = [(one.logprob, one.id, one.text or None) for one in logprobs]
         if any(one.top for one in logprobs):
-            info["output_top_logprobs"] = [[(p, t, None) for p, t in one.top] for one in logprobs]
+            info["output_top_logprobs"] = [_tops(one) for one in logprobs]
         if any(one.allowed for one in logprobs):
             info["output_token_grammar"] = [
                 {"allowed": one.allowed, "ruled_out": one.ruled_out, "forced": one.forced} for one in logprobs

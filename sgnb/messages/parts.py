@@ -58,6 +58,8 @@ class TokenLogprob(Wire, frozen=True, kw_only=True, tag=False):
     """The token's own, with ``return_text_in_logprobs``."""
     raw: bytes = b""
     """The token's bytes: what of the text it made, for views."""
+    top_texts: list[str] = []
+    """The texts of ``top``, likewise only when they were asked for."""
 
 
 class RequestMeta(Wire, frozen=True, kw_only=True):

@@ -221,6 +221,10 @@ def test_prompt_logprobs_agree_with_those_of_the_output(engine):
     tops = again["meta_info"]["input_top_logprobs"]
     assert tops[0] is None and all(len(one) == 2 for one in tops[1:])
     assert "".join(text for _, _, text in told[1:]) == first["text"]
+    assert [one[0][2] for one in tops[1:]] == [text for _, _, text in told[1:]], (
+        "greedy: the likeliest, with its text"
+    )
+    assert first["meta_info"]["output_top_logprobs"][0][0][2] is None, "texts only where they were asked for"
     assert again["meta_info"]["cached_tokens"] <= start
 
 

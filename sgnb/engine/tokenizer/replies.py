@@ -50,10 +50,15 @@ class Replies:
     def _with_texts(self, chunk: Chunk, with_text: bool) -> Chunk:
         """Log-probabilities with the bytes of their tokens, and with their text where that was asked for."""
 
+        def raw_of(token: int) -> bytes:
+            return self._table[token] if token < len(self._table) else b""
+
         def told(one: TokenLogprob) -> TokenLogprob:
-            raw = self._table[one.id] if one.id < len(self._table) else b""
-            text = raw.decode("utf-8", "replace") if with_text else ""
-            return msgspec.structs.replace(one, text=text, raw=raw)
+            raw = raw_of(one.id)
+            if not with_text:
+                return msgspec.structs.replace(one, raw=raw)
+            tops = [raw_of(token).decode("utf-8", "replace") for _, token in one.top]
+            return msgspec.structs.replace(one, text=raw.decode("utf-8", "replace"), raw=raw, top_texts=tops)
 
         return msgspec.structs.replace(
             chunk, logprobs=[*map(told, chunk.logprobs)], input_logprobs=[*map(told, chunk.input_logprobs)]
