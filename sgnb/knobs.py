@@ -7,6 +7,7 @@ nowhere else. No value of a running engine is kept here.
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import Any, Literal
 
@@ -313,7 +314,12 @@ def find_knob(name: str, *, live: bool = False) -> Knob:
     """The row of a knob; ``live``: LimitError for one that is fixed at start, too."""
     knob = KNOBS.get(name)
     if knob is None:
-        raise LimitError(f"there is no knob {name!r}", hint=f"Knobs: {', '.join(LIVE if live else KNOBS)}.")
+        names = LIVE if live else tuple(KNOBS)
+        near = difflib.get_close_matches(name, names, 1) or [one for one in names if name and name in one]
+        raise LimitError(
+            f"there is no knob {name!r}" + (f". Did you mean {near[0]!r}?" if near else ""),
+            hint=f"Knobs: {', '.join(names)}.",
+        )
     if live and not knob.live:
         raise LimitError(f"{name} is fixed at start", hint=f"Live knobs: {', '.join(LIVE)}.")
     return knob

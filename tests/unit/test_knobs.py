@@ -188,6 +188,14 @@ def test_no_cache_kept_still_shares_among_those_that_run():
     assert rig.scheduler.cache.evictable_size == 0
 
 
+def test_a_knob_that_is_not_there_is_told_with_the_nearest():
+    for name, near in (("policy", "schedule_policy"), ("chunk_prefill_size", "chunked_prefill_size")):
+        with pytest.raises(LimitError, match=f"no knob '{name}'. Did you mean '{near}'"):
+            find_knob(name, live=True)
+    with pytest.raises(LimitError, match="no knob 'zzz'\nKnobs: model"):
+        find_knob("zzz")
+
+
 def test_figures_have_sglangs_names():
     rig = Rig()
     rig.run(1, b"hello", max_new_tokens=2)
@@ -200,10 +208,12 @@ def test_figures_have_sglangs_names():
         *("cached_tokens_total", "evicted_tokens_total"),
     ):
         assert name in figures, name
+    assert figures["paused"] is False
     assert figures["fork_rate"] == pytest.approx(3 / 60)
     assert figures["kv_used_tokens"] + figures["kv_available_tokens"] + figures["kv_evictable_tokens"] == 4096
     rig.ask("pause")
     rig.decode(2, b"hello", max_new_tokens=2)
-    assert rig.ask("stats").data["num_paused_reqs"] == 1
+    figures = rig.ask("stats").data
+    assert figures["num_paused_reqs"] == 1 and figures["paused"] is True
     rig.ask("resume")
     rig.drain()

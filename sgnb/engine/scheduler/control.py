@@ -54,9 +54,7 @@ def answer(scheduler: Scheduler, msg: SchedulerControl) -> SchedulerReply:
 
 
 def _stats(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
-    data: dict[str, Any] = msgspec.to_builtins(scheduler.stats())
-    # Defaults stay off the wire, but a reader wants every figure.
-    data = {name: data.get(name, 0) for name in scheduler.stats().__struct_fields__}
+    data: dict[str, Any] = msgspec.structs.asdict(scheduler.stats())
     return data | {alias: data[name] for alias, name in _ALIASES.items()}
 
 
