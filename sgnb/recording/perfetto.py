@@ -113,8 +113,9 @@ class TraceBuilder:
         lane = self._lanes.get(rid)
         if lane is None:
             lane = self._lanes[rid] = _Lane(tid=len(self._lanes) + 1)
-            words = f"{label.cell}{'.' if label.branch else ''}{label.branch} {label.name}".strip()
-            self._name("thread_name", REQUESTS, lane.tid, f"{words} {rid}".strip())
+            place = f"{label.cell}.{label.branch}".strip(".")
+            words = " ".join(part for part in (place, label.name, rid) if part)
+            self._name("thread_name", REQUESTS, lane.tid, words)
         return lane
 
     def _request(self, event: RequestEvent) -> None:
