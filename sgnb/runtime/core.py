@@ -91,6 +91,8 @@ class Core(Ending):
         """Requests share cached prefixes with those of the same key only."""
         self.begun: set[str] = set()
         """Sessions that have sent a generation since credit counts."""
+        self.owed: dict[str, int] = {}
+        """Tokens of text that left without a generation, about, by session."""
         self.priority = priority
         self.credits = credits_of(backend)
         self._chars = 0

@@ -5,18 +5,22 @@ its answers how many KV slots it can still give away once all it runs has ended 
 while what it may need fits in that. So many branches on a small pool run a few at a time, and those that have begun end
 before others begin (depth first), instead of being retracted and computed again. Where an engine says nothing, or KV
 is plenty, everything leaves at once. No meaning here: order within a session is kept, sessions do not see one another.
+
+Text that is not tokenised yet counts for about the most tokens that it can be (``most_tokens``). Once the engine has
+begun a request its own figures hold: then what was booked too much is free again, and more leaves.
 """
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from sgnb.backends.base import Backend, BackendEvent, Done, Failed, Started
-from sgnb.lang.block import ForkOp, GenOp, Op, SelectOp, TextOp
+from sgnb.lang.block import ForkOp, GenOp, IdsOp, MarkOp, Op, SelectOp, TextOp
 from sgnb.lang.position import internal
 
 if TYPE_CHECKING:
@@ -24,19 +28,36 @@ if TYPE_CHECKING:
 
 internal(__name__)
 
-CHARS_PER_TOKEN = 2
-"""A cautious guess: text of few characters a token is rare."""
+WORD_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ "
+MARK_TOKENS = 8
+"""What a template writes at the begin or end of a turn, about."""
+
+
+def most_tokens(text: str) -> int:
+    """About the most tokens of a text: one for two letters or spaces, one for each other byte of its UTF-8.
+
+    Vocabularies know words of Latin letters, even where they have no words of the language. Of digits, signs and other
+    scripts some of them know each byte alone; none can do worse.
+    """
+    raw = text.encode(errors="replace")
+    others = len(raw.translate(None, WORD_BYTES))
+    return others + (len(raw) - others + 1) // 2
 
 
 def split(
-    ops: Sequence[Op], begun: Iterable[str], budget: int, *, one: bool
+    ops: Sequence[Op],
+    begun: Iterable[str],
+    budget: int,
+    *,
+    one: bool,
+    owed: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[list[Op], list[Op], dict[str, int]]:
     """(what leaves, what waits, the cost in tokens of each generation that leaves) within ``budget`` tokens.
 
-    Generations of sessions in ``begun`` go first, then the others in order; ``one``: the first goes whatever it costs.
+    ``owed``: tokens of text that left earlier without a generation, by session. Generations of sessions in ``begun`` go first, then the others in order; ``one``: the first goes whatever it costs.
     What stands behind a generation that waits, in its session and in those forked from it, waits with it.
     """
-    costs = _costs(ops)
+    costs, _ = costs_of(ops, owed)
     taken: dict[str, int] = {}
     first = frozenset(begun)
     for sids in (first, None):
@@ -67,19 +88,28 @@ def split(
     return leaves, waits, taken
 
 
-def _costs(ops: Sequence[Op]) -> dict[str, int]:
-    """What each generation may need at most, in tokens: its new text, about, and all it may write."""
+def costs_of(ops: Sequence[Op], owed: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """(what each generation may need at most, what each session then still owes), both in tokens.
+
+    A generation needs its new text, about, and all it may write. What a session has before a fork is computed once, by
+    the first branch that generates.
+    """
     costs: dict[str, int] = {}
-    chars: dict[str, int] = {}
+    new = dict(owed)
     for op in ops:
         if type(op) is TextOp:
-            chars[op.sid] = chars.get(op.sid, 0) + len(op.text)
+            new[op.sid] = new.get(op.sid, 0) + most_tokens(op.text)
+        elif type(op) is IdsOp:
+            new[op.sid] = new.get(op.sid, 0) + len(op.ids)
+        elif type(op) is MarkOp:
+            new[op.sid] = new.get(op.sid, 0) + MARK_TOKENS
+        elif type(op) is ForkOp:
+            new[op.children[0]] = new.pop(op.sid, 0)
         elif type(op) is GenOp:
-            costs[op.rid] = chars.pop(op.sid, 0) // CHARS_PER_TOKEN + max(1, op.params.max_new_tokens)
+            costs[op.rid] = new.pop(op.sid, 0) + max(1, op.params.max_new_tokens)
         elif type(op) is SelectOp:
-            size = chars.pop(op.sid, 0) + sum(map(len, op.options))
-            costs[op.rid] = size // CHARS_PER_TOKEN + 1
-    return costs
+            costs[op.rid] = new.pop(op.sid, 0) + sum(map(most_tokens, op.options)) + 1
+    return costs, new
 
 
 class Credits:
@@ -111,7 +141,9 @@ class Credits:
             return list(ops), []
         with self._lock:
             budget = spare - sum(self._unseen.values())
-            leaves, waits, costs = split(ops, core.begun, budget, one=not self._under_way)
+            one = not self._under_way
+            leaves, waits, costs = split(ops, core.begun, budget, one=one, owed=core.owed)
+            core.owed = costs_of(leaves, core.owed)[1]
             self._unseen |= costs
             self._under_way |= costs.keys()
             if waits:
@@ -129,7 +161,7 @@ class Credits:
 
     def refused(self, rids: Iterable[str]) -> None:
         """These never reached the engine."""
-        self._ended(rids)
+        self._settle((), rids)
 
     def note(self, events: Sequence[BackendEvent]) -> None:
         """Events of any run of this carrier, on the backend's thread: books first, then whoever waits is looked after."""
@@ -137,17 +169,19 @@ class Credits:
             return
         started = [event.rid for event in events if isinstance(event, Started)]
         ended = [event.rid for event in events if isinstance(event, Done | Failed) and event.rid]
+        self._settle(started, ended)
+
+    def _settle(self, started: Iterable[str], ended: Iterable[str]) -> None:
+        """From now on the engine's own figures count these, or they are over: there may be room for others."""
+        changed = False
         with self._lock:
             for rid in started:
-                self._unseen.pop(rid, None)
-        self._ended(ended)
-
-    def _ended(self, rids: Iterable[str]) -> None:
-        with self._lock:
-            for rid in rids:
+                changed |= self._unseen.pop(rid, None) is not None
+            for rid in ended:
+                changed = True
                 self._unseen.pop(rid, None)
                 self._under_way.discard(rid)
-            waiting = bool(self._holders)
+            waiting = changed and bool(self._holders)
         if waiting and self._queue.empty():
             self._queue.put(True)
 

@@ -8,8 +8,8 @@ import pytest
 from whole_engine import WholeEngine
 
 import sgnb as sgl
-from sgnb.lang.block import ForkOp, GenOp, SelectOp, TextOp
-from sgnb.runtime.credits import split
+from sgnb.lang.block import ForkOp, GenOp, IdsOp, SelectOp, TextOp
+from sgnb.runtime.credits import costs_of, most_tokens, split
 from sgnb.sampling_params import SamplingParams
 
 
@@ -80,26 +80,63 @@ def test_random_blocks_keep_each_sessions_order_and_lose_nothing():
             born |= set(op.children) if isinstance(op, ForkOp) else set()
 
 
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("", 0),
+        ("ab", 1),
+        ("abc", 2),
+        ("in 2024", 6),
+        ("a\nb", 2),
+        ("(x)", 3),
+        ("你好", 6),
+        ("da😀", 5),
+        ("\ud800", 1),
+    ],
+)
+def test_the_most_tokens_of_a_text(text, most):
+    assert most_tokens(text) == most
+
+
+def test_text_that_left_before_its_generation_is_counted_and_a_prefix_once():
+    ops = [
+        text("p", "a" * 100), ForkOp("p", ("a", "b"), None), gen("a", "r1"), text("b", "9" * 7), gen("b", "r2"),
+    ]  # fmt: skip
+    assert costs_of(ops, {}) == ({"r1": 60, "r2": 17}, {})
+    leaves, waits, _ = split(ops, (), 60, one=False)
+    assert waits == [ops[-1]]
+    _, owed = costs_of(leaves, {})
+    assert owed == {"b": 7}
+    assert split(waits, (), 16, one=False, owed=owed)[0] == []
+    assert split(waits, (), 17, one=False, owed=owed)[2] == {"r2": 17}
+    assert costs_of([IdsOp("a", (1, 2, 3), "xyz", None), gen("a", "r3")], {})[0] == {"r3": 13}
+
+
 # ---------------------------------------------------------------- on an engine
 
 
+PREFIX = "A prefix that all arms share, and which is not so short. "
+OWN = "Arm number {} goes its own way. "
+ON = "And then on. "
+
+
 @sgl.function
-def many(s, count, new):
-    s += "A prefix that all arms share, and which is not so short. "
+def many(s, count, new, prefix=PREFIX, own=OWN, on=ON):
+    s += prefix
     group = s.fork(count)
     for number, arm in enumerate(group):
-        arm += f"Arm number {number} goes its own way. "
+        arm += own.format(number)
         arm += sgl.gen("x", max_tokens=new, ignore_eos=True)
-        arm += "And then on. " + sgl.gen("y", max_tokens=new, ignore_eos=True)
+        arm += on + sgl.gen("y", max_tokens=new, ignore_eos=True)
     group.join()
     return s["x"], s["y"]
 
 
-def run_many(count, new, pool, *, credits):
+def run_many(count, new, pool, *, credits, texts=(PREFIX, OWN, ON)):
     engine = WholeEngine(max_total_tokens=pool, max_running_requests=256)
     engine.credits = credits
     try:
-        state = many.run(count, new, backend=engine, temperature=0.0)
+        state = many.run(count, new, *texts, backend=engine, temperature=0.0)
         engine.settle()
         engine.scheduler.check_integrity()
         meter = engine.scheduler.meter
@@ -116,6 +153,29 @@ def test_256_arms_on_a_pool_for_32_are_hardly_retracted_and_say_the_same():
     assert retracted <= 0.05 * 256
     # Arms that have begun end first, so that they find their own beginning in the cache.
     assert prompt == prompt_free and cached > 1.1 * cached_free
+
+
+TEXTS = {
+    "chinese": ("从前有一座山,山上有一座庙,庙里有一个老和尚。" * 12, "第{}条路通向哪里?请说。", "然后呢?"),
+    "digits": (
+        "314159265358979323846264338327950288419716939937510" * 8,
+        "{}: 271828182845904523536",
+        "+ 1618",
+    ),
+    "code": ("for (;;) { x[i++] ^= ~(y << 3) | 0x7f; }\n" * 12, "if (a[{}] != b) {{ return -1; }}", "\n}}\n"),
+}
+"""A common prefix, each branch's own text, what it goes on with."""
+
+
+@pytest.mark.parametrize("texts", TEXTS.values(), ids=list(TEXTS))
+def test_text_of_few_characters_a_token_is_held_back_as_well(texts):
+    # The stub's tokens are bytes: the worst that a vocabulary can be.
+    prefix, own, on = (len(text.encode()) for text in texts)
+    pool = prefix + 8 * (own + 10 + on + 10)
+    held, retracted, cached, prompt = run_many(64, 10, pool, credits=True, texts=texts)
+    free, _, cached_free, prompt_free = run_many(64, 10, pool, credits=False, texts=texts)
+    assert retracted <= 0.05 * 64
+    assert held == free and prompt - cached < prompt_free - cached_free
 
 
 def test_cancelling_drops_what_is_held():
