@@ -17,10 +17,10 @@ from sgnb.lang.position import internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.dispatcher import Driver, pool
 from sgnb.runtime.events import EventLog, HostNote, RunStarted
-from sgnb.runtime.reading import TICK_SECONDS
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.variables import fresh, resolved
+from sgnb.runtime.waiting import TICK_SECONDS
 
 internal(__name__)
 

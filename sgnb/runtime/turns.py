@@ -16,8 +16,8 @@ from sgnb.lang.block import MarkOp
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
 from sgnb.runtime.core import Core
 from sgnb.runtime.events import RoleBegan, RoleEnded, TextAppended
-from sgnb.runtime.reading import Reading
 from sgnb.runtime.scopes import StateTurn, VarScope
+from sgnb.runtime.streaming import Streaming
 from sgnb.runtime.variables import Slot
 
 internal(__name__)
@@ -26,7 +26,7 @@ Step = api.Text | api.Tokens | api.RoleBegin | api.RoleEnd | Slot
 """What was appended, as a join or a file repeats it."""
 
 
-class Turns(Reading):
+class Turns(Streaming):
     """Roles."""
 
     sid: str

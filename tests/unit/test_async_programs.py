@@ -225,3 +225,84 @@ def test_cancelling_a_cell_ends_what_it_awaits(backend):
     assert began.wait(20)
     run.cancel()
     assert ended.wait(20) and run.status == "stopped"
+
+
+@sgl.function
+def one_gen(s, number):
+    s += f"{number}:" + sgl.gen("x") + sgl.gen("y")
+
+
+def test_any_number_of_streams_need_no_threads():
+    """Each is waited for by the loop: a default executor has a few threads, and others want them."""
+    slow = MockBackend({"x": "a b c d", "y": "e f g h"}, delay=0.002)
+
+    async def read(run):
+        return [piece async for piece in run.state.text_async_iter()]
+
+    async def main():
+        held = MockBackend(HANG)
+        waits = [one_gen.run_async(number, backend=held) for number in range(60)]
+        early = [asyncio.ensure_future(read(run)) for run in waits]
+        await asyncio.sleep(0)
+        runs = [one_gen.run_async(number, backend=slow) for number in range(60)]
+        found = await asyncio.wait_for(asyncio.gather(*map(read, runs)), 30)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 30) == "free"
+        threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("asyncio_")]
+        for run in waits:
+            run.cancel()
+        await asyncio.wait_for(asyncio.gather(*early, return_exceptions=True), 30)
+        held.shutdown()
+        return found, threads
+
+    found, threads = asyncio.run(main())
+    assert ["".join(pieces) for pieces in found] == [f"{number}:a b c de f g h" for number in range(60)]
+    assert len(threads) <= 1
+    slow.shutdown()
+
+
+@pytest.mark.parametrize("name", ["x", None])
+def test_an_async_program_streams_its_own_text(backend, name):
+    @sgl.function
+    async def prog(s):
+        s += "p" + sgl.gen("x")
+        return [piece async for piece in s.text_async_iter(name)]
+
+    run = prog.run_async(backend=backend)
+    pieces = run.result(20).ret_value
+    assert "".join(pieces) == ("value" if name else "pvalue")
+
+
+def test_a_stream_that_is_cancelled_stops_its_run(backend):
+    held = MockBackend({"x": HANG})
+    run = one_gen.run_async(1, backend=held)
+
+    async def main():
+        task = asyncio.ensure_future(anext(run.state.text_async_iter("x")))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert run.core.wait_plain(lambda: run.core.finished, 20) and run.status == "stopped"
+    held.shutdown()
+
+
+def test_streams_of_joined_values_and_samples_and_of_failures(backend):
+    @sgl.function
+    def prog(s):
+        f = s.fork(2)
+        f += sgl.gen("x")
+        f.join()
+        s += sgl.gen("y", n=2)
+
+    async def read(state, name):
+        return [piece async for piece in state.text_async_iter(name)]
+
+    state = prog.run(backend=backend)
+    assert asyncio.run(read(state, "x")) == ["['value', 'value']"]
+    assert "".join(asyncio.run(read(state, "y"))) == "other"
+    broken = MockBackend({"x": RuntimeError("boom")})
+    with pytest.raises(sgl.errors.SgnbError, match="boom"):
+        asyncio.run(read(one_gen.run(1, backend=broken), "x"))
+    broken.shutdown()
