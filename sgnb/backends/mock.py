@@ -30,7 +30,7 @@ from sgnb.backends.base import (
 )
 from sgnb.backends.conform import conforming_text
 from sgnb.errors import EngineDied, RequestError
-from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Select, TextPart
+from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Init, Select, TextPart
 from sgnb.lang.instruction import Instruction as Op
 from sgnb.sampling_params import SamplingParams
 
@@ -50,6 +50,8 @@ class _Session:
     now: _Request | None = None
     waits: bool = False
     """True until the fork that opens it has been carried out."""
+    closing: bool = False
+    """True when it was released while a fork waited."""
 
 
 @dataclass(slots=True)
@@ -94,9 +96,9 @@ class MockBackend(Backend):
         self._sids = itertools.count(1)
         self._rids = itertools.count(1)
         self._sessions: dict[str, _Session] = {}
-        self._released: deque[str] = deque()
         self._aborted: deque[str] = deque()
-        self._inbox: deque[tuple[Block, Sink]] = deque()
+        self._inbox: deque[tuple[Block, Sink] | str] = deque()
+        """Blocks, and sessions to release, in order."""
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
@@ -141,7 +143,7 @@ class MockBackend(Backend):
 
     def release(self, sids: Sequence[str]) -> None:
         """Forget sessions."""
-        self._released.extend(sids)
+        self._inbox.extend(sids)
         self._wake.set()
 
     def kill(self, reason: str = "the engine was killed") -> None:
@@ -178,35 +180,51 @@ class MockBackend(Backend):
     def _step(self) -> bool:
         """One token for each session that generates; True while there is more to do."""
         while self._inbox:
-            block, sink = self._inbox.popleft()
-            for op in block.instructions:
-                session = self._sessions.setdefault(op.sid, _Session())
-                session.queue.append((op, sink))
-                if isinstance(op, Fork):
-                    for child in op.children:
-                        self._sessions[child] = _Session(waits=True)
+            item = self._inbox.popleft()
+            if isinstance(item, str):
+                self.released.append(item)
+                self._close(item)
+            else:
+                self._queue(*item)
         self._take_aborts()
-        while self._released:
-            sid = self._released.popleft()
-            self.released.append(sid)
-            gone = self._sessions.pop(sid, None)
-            if gone is not None:
-                self._end_session(gone)
         if self._dead is not None:
             return False
         more = [self._step_session(session) for session in list(self._sessions.values())]
+        for sid in [sid for sid, session in self._sessions.items() if session.closing]:
+            self._close(sid)
         return any(more)
 
-    def _end_session(self, session: _Session) -> None:
-        """A released session stops what it does; forks it still owes are opened with the text so far."""
+    def _queue(self, block: Block, sink: Sink) -> None:
+        """Queue what a block holds in its sessions; refused, as an engine does, for a session that is not open."""
+        for op in block.instructions:
+            if isinstance(op, Init):
+                self._sessions[op.sid] = _Session()
+            session = self._sessions.get(op.sid)
+            if session is None:
+                error = RequestError(f"no session {op.sid!r} of this client is open", code="unknown_session")
+                rid = op.rid if isinstance(op, Decode | Select) else ""
+                _send(sink, Failed(error, rid=rid, sid="" if rid else op.sid))
+                continue
+            session.queue.append((op, sink))
+            if isinstance(op, Fork):
+                for child in op.children:
+                    self._sessions[child] = _Session(waits=True)
+
+    def _close(self, sid: str) -> None:
+        """A released session stops what it does; one that forks wait for goes on until they are open."""
+        session = self._sessions.get(sid)
+        if session is None:
+            return
+        self._advance(session)
+        if any(isinstance(op, Fork) for op, _ in session.queue):
+            session.closing = True
+            return
+        del self._sessions[sid]
         if session.now is not None:
             _send(session.now.sink, _aborted(session.now.op.rid, session.now))
-            session.text += session.now.text
         for op, sink in session.queue:
             if isinstance(op, Decode | Select):
                 _send(sink, _aborted(op.rid, None))
-            elif isinstance(op, Fork):
-                self._fork(session, op)
 
     def _fork(self, session: _Session, op: Fork) -> None:
         for sid in op.children:

@@ -166,7 +166,8 @@ def test_many_runs_need_few_threads():
     runs = [chat.run_async(str(i), backend=backend) for i in range(500)]
     wait_until(lambda: sum(len(run.core.slots) for run in runs) == 500)
     assert pool.threads <= MAX_THREADS
-    assert sum(thread.name == "sgnb-run" for thread in threading.enumerate()) <= MAX_THREADS
+    # One that was idle for long may just be ending.
+    wait_until(lambda: sum(thread.name == "sgnb-run" for thread in threading.enumerate()) <= MAX_THREADS)
     for run in runs:
         run.cancel()
     assert all(run.status == "stopped" for run in runs)
