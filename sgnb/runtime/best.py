@@ -37,7 +37,11 @@ def take_best(
         parent._template = parent._template or winner._template
         old, sid = parent.sid, parent.backend.new_sid()
         parent.sid = parent._handle.sid = sid
+        if winner.core is not core:
+            winner.core.flush(everything=True)  # the winner's last text
         core.record(ForkOp(winner.sid, (sid,), place, "none"))
+        if winner.core is not core:
+            core.flush(everything=True)  # before the other run ends the winner's session
         core.drop(old, ())
         core.append_event(
             HostNote(f"Branch {winner.branch} is the best; its parent goes on as it.", line_of(place))

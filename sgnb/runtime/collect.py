@@ -34,16 +34,14 @@ def release_sessions(backend: Backend, sids: Sequence[str]) -> None:
 
 
 class SessionHandle:
-    """What outlives a state: its session and what is under way in it. Holds no state."""
+    """What outlives a state or a mark: its session and what is under way in it. Holds no state."""
 
-    __slots__ = ("core", "extra", "sid", "slots")
+    __slots__ = ("core", "sid", "slots")
 
     def __init__(self, core: Core, sid: str) -> None:
         self.core = core
         self.sid = sid
         self.slots: list[Slot] = []
-        self.extra: list[str] = []
-        """Further sessions that go with it: marks."""
 
     def add(self, slot: Slot) -> None:
         """A generation is under way."""
@@ -57,7 +55,7 @@ class SessionHandle:
         if core.pending or core.submitting or not all(slot.settled for slot in self.slots):
             _collector.put(self)
         else:
-            release_sessions(core.backend, (self.sid, *self.extra))
+            release_sessions(core.backend, (self.sid,))
 
     def close_soon(self) -> None:
         """End the session on the collector's thread: for callers that must return at once."""
@@ -66,10 +64,7 @@ class SessionHandle:
     def close(self) -> None:
         """End the session now."""
         self.core.drop(self.sid, self.slots)
-        for sid in self.extra:
-            self.core.drop(sid, ())
         self.slots = []
-        self.extra = []
 
 
 class Collector:

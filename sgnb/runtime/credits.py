@@ -54,8 +54,9 @@ def split(
 ) -> tuple[list[Op], list[Op], dict[str, int]]:
     """(what leaves, what waits, the cost in tokens of each generation that leaves) within ``budget`` tokens.
 
-    ``owed``: tokens of text that left earlier without a generation, by session. Generations of sessions in ``begun`` go first, then the others in order; ``one``: the first goes whatever it costs.
-    What stands behind a generation that waits, in its session and in those forked from it, waits with it.
+    Generations of sessions in ``begun`` go first, then the others in order; ``one``: the first goes whatever it costs.
+    What stands behind a generation that waits, in its session and in those forked from it, waits with it. ``owed``:
+    tokens of text that left earlier without a generation, by session.
     """
     costs, _ = costs_of(ops, owed)
     taken: dict[str, int] = {}

@@ -30,6 +30,10 @@ class Ending(Failing):
         self.status = "running"
         self.error: BaseException | None = None
         self.body_error: BaseException | None = None
+        self._appends = 0
+        """Appends from outside the body that are being recorded: the end waits for them."""
+        self._due = False
+        """The end was due during one."""
         self._done_callbacks: list[Callable[[], None]] = []
         self._cancel_callbacks: list[Callable[[], object]] = []
 
@@ -46,17 +50,19 @@ class Ending(Failing):
                     root.failure = Failure(error)
                     root.failure.seen = True
             self.body_done = True
-            self.changed.notify_all()
+            self.notify()
         self.finish_if_over()
 
     def finish_if_over(self) -> None:
         """Log the end once the body has ended and nothing is under way."""
         with self.lock:
             over = self.body_done and not self.slots and not self.finished
+            if over and self._appends:
+                over, self._due = False, True
             if over:
                 self.finished = True
                 self.status = self._final_status()
-                self.changed.notify_all()
+                self.notify()
                 callbacks, self._done_callbacks = self._done_callbacks, []
         if not over:
             return
@@ -70,6 +76,24 @@ class Ending(Failing):
         for callback in callbacks:
             callback()
 
+    def enter_append(self) -> bool:
+        """Code outside the body appends: the run does not end before ``leave_append``. False: it has ended already."""
+        with self.lock:
+            if self.finished:
+                return False
+            self._appends += 1
+            return True
+
+    def leave_append(self) -> None:
+        """See ``enter_append``. An end that was due meanwhile comes now, unless there is something to wait for."""
+        with self.lock:
+            self._appends -= 1
+            due = self._due and not self._appends
+            if due:
+                self._due = False
+        if due:
+            self.finish_if_over()
+
     def cancel(self) -> None:
         """Mark the run as stopped and abort what is under way. The driver then throws into the program."""
         with self.lock:
@@ -79,7 +103,7 @@ class Ending(Failing):
             for state in list(self.states.values()):
                 if state.failure is None:
                     state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
-            self.changed.notify_all()
+            self.notify()
             callbacks = list(self._cancel_callbacks)
         for callback in callbacks:
             callback()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sgnb.backends.base import Backend
 from sgnb.errors import Cancelled, SgnbError
-from sgnb.lang.block import ForkOp, GenOp, JoinOp, Op, SelectOp, heirs
+from sgnb.lang.block import ForkOp, GenOp, JoinOp, Op, SelectOp, SharedOp, heirs
 from sgnb.lang.position import internal, position_of
 from sgnb.runtime.collect import release_sessions
 from sgnb.runtime.events import EventLog, GenDone, GenFailed, StateFailed
@@ -79,6 +79,19 @@ class Failing(Waiting):
         self.pending = [op for op in self.pending if op.sid not in gone]
         return gone
 
+    def _forget_stopped(self, sids: Iterable[str]) -> None:
+        """Drop what these sessions have not sent from their next generation on; marks made before it can be gone back
+        to. Under the lock."""
+        stopped, gone = frozenset(sids), set[str]()
+        for unsent in (self.held, self.pending):
+            kept = []
+            for op in unsent:
+                if op.sid in gone or (op.sid in stopped and isinstance(op, GenOp | SelectOp | SharedOp)):
+                    gone |= heirs([op], [op.sid])
+                else:
+                    kept.append(op)
+            unsent[:] = kept
+
     def fail_sessions(self, sids: set[str], error: SgnbError) -> None:
         """Poison every state of these sessions and settle what they had under way."""
         with self.lock:
@@ -134,13 +147,16 @@ class Failing(Waiting):
     def drop(self, sid: str, slots: Sequence[Slot]) -> None:
         """Nobody holds the state of ``sid`` any more: stop what it has under way and release its session.
 
+        What branches were forked behind goes on for them; the engine keeps the session until they are open.
         Not for finalisers: it takes locks.
         """
         with self._submit_lock:
             with self.lock:
-                dead = [slot for slot in slots if self.slots.pop(slot.rid, None) is not None]
+                dead = [slot for slot in slots if slot.rid in self.slots and not slot.pass_on()]
                 for slot in dead:
+                    del self.slots[slot.rid]
                     slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
+                    slot.cut = True
                     slot.settle()
                 unsent = [*self.held, *self.pending]
                 needed = any(
@@ -170,15 +186,16 @@ class Failing(Waiting):
             dead = list(self.slots.values())
             self.slots.clear()
             sids = sorted({slot.sid for slot in dead})
-            self._forget(sids)
+            self._forget_stopped(sids)
             for slot in dead:
                 slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
                 slot.meta["completion_tokens"] = slot.tokens
+                slot.cut = True
                 state = slot.state
                 if state is not None and state.failure is None:
                     state.failure = Failure(Cancelled(STOPPED, hint="Start the program again."))
                 slot.settle()
-            self.changed.notify_all()
+            self.notify()
         if dead:
             self._abort([*(slot.rid for slot in dead), *self.sharing.late()], sids)
             self._release_samples(dead)

@@ -92,6 +92,8 @@ class State(Appending):
         self._inherited: dict[str, Any] = {}
         start_collector()
         self._handle = SessionHandle(core, self.sid)
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()
+        """Those that somebody holds: they end with the state."""
         if parent is not None:
             self._copy(parent)
         self.number = core.open_state(self)
@@ -134,6 +136,8 @@ class State(Appending):
         parts = api.flatten(expr)
         self._check_roles(parts, place)
         core = self.writable(place)
+        while core is not None and core is not current_core() and not core.enter_append():
+            core = self.writable(place)  # it ended at this moment
         if core is None:
             slot = Slot(self.core, self, "", "", place)
             slot.settle(self.failure)
@@ -141,6 +145,13 @@ class State(Appending):
                 if isinstance(part, api.Gen | api.Select):
                     self._values[part.name or self._auto_name()] = slot
             return Lazy(slot)
+        try:
+            return self._append_parts(core, parts, place)
+        finally:
+            if core is not current_core():
+                core.leave_append()
+
+    def _append_parts(self, core: Core, parts: Sequence[api.Expr], place: Place) -> Any:
         lazy = None
         for part in parts:
             if isinstance(part, api.Text):
@@ -166,6 +177,12 @@ class State(Appending):
                 hint="Append to the parent, or append before the join.",
                 position=position_of(place),
             )
+        if not self._finalizer.alive:
+            raise ProgramError(
+                "This state was closed; its text can be read, nothing can be appended to it.",
+                hint="Save it with state.save(path): sgnb.load_state(path) gives one that goes on.",
+                position=position_of(place),
+            )
         if self.failure is not None:
             self._refused += 1
             if self._refused > MAX_REFUSED:
@@ -182,7 +199,7 @@ class State(Appending):
 
     def enter_run(self, core: Core) -> None:
         """Go on in the run of a later cell, which appends to it from now on; its sampling defaults come on top."""
-        self.core.flush()
+        self.core.flush(everything=True)  # what this run held would come after what the next one sends
         self.defaults.update(core.defaults)
         self.samples = self.defaults.pop("n", self.samples)
         self._made = {}
@@ -195,6 +212,7 @@ class State(Appending):
         if core is self.core:
             return
         own = core is not current_core()
+        self.core.flush()  # text behind its last generation
         self.core = self._handle.core = core
         self.number = core.open_state(self)
         if own:
@@ -217,11 +235,15 @@ class State(Appending):
         """Stop what is under way and release the engine's session now; the text stays readable. Idempotent."""
         if self._finalizer.detach() is not None:
             self._handle.close()
+            for mark in list(self._marks):
+                mark.close()
 
     def close_soon(self) -> None:
         """``close`` for a backend's thread, if nothing is under way any more."""
         if not self.open_slots() and self._finalizer.detach() is not None:
             self._handle.close_soon()
+            for mark in list(self._marks):
+                mark.close_soon()
 
     def close_when_idle(self) -> None:
         """Release the session as soon as nothing is under way: a joined branch is only read."""

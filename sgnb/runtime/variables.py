@@ -39,7 +39,7 @@ class Slot:
     """The value of one generation: text as it comes, then meta or an error. Written under ``core.lock`` only."""
 
     __slots__ = (
-        "_held", "_state", "also", "chunks", "core", "failure", "heirs", "ids", "logprobs", "marks", "meta", "name",
+        "_held", "_state", "also", "chunks", "core", "cut", "failure", "heirs", "ids", "logprobs", "marks", "meta", "name",
         "options", "place", "rid", "sample", "settled", "sid", "tokens",
     )  # fmt: skip
 
@@ -79,6 +79,8 @@ class Slot:
         self.meta: dict[str, Any] = {}
         self.failure: Failure | None = None
         self.settled = False
+        self.cut = False
+        """True when it was stopped from here: the engine may have written more than came."""
 
     @property
     def state(self) -> State | None:
@@ -87,6 +89,14 @@ class Slot:
         A root state is held: one that nobody else holds still finishes its text.
         """
         return None if self._state is None else self._state()
+
+    def pass_on(self) -> bool:
+        """Its state goes without it: it belongs to a branch forked behind it, if one still wants it."""
+        heir = next((found for ref in self.heirs if (found := ref()) is not None and found.open), None)
+        if heir is None or self.settled:
+            return False
+        self._state, self._held = weakref.ref(heir), None
+        return True
 
     def hold(self) -> None:
         """Keep the branch until the generation ends, whoever else drops it."""

@@ -6,6 +6,7 @@ wake, not what. ``lock`` guards data and is never held while a backend or a log 
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,6 +24,9 @@ internal(__name__)
 MAX_CANCEL_THROWS = 100
 """How often a program that catches its cancellation is told again before it is dropped."""
 
+TICK_SECONDS = 0.05
+"""Event loops wake this often, so that an interrupt of an awaiting cell is seen (ipykernel does not wake the loop)."""
+
 _waits = threading.Lock()
 """Guards ``waits_for`` of all runs."""
 _current: ContextVar[Core | None] = ContextVar("sgnb_current_core", default=None)
@@ -36,6 +40,13 @@ def current_core() -> Core | None:
 def set_current(core: Core | None) -> None:
     """Say whose program is being executed in this context."""
     _current.set(core)
+
+
+async def _tick(woken: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(woken.wait(), TICK_SECONDS)
+    except TimeoutError:
+        pass
 
 
 class CancelRun(BaseException):
@@ -57,6 +68,8 @@ class Waiting(ABC):
         """Set by a pool that drives this run: how another thread waits for it (a pool thread drives it meanwhile)."""
         self.driving = 0
         """The thread that executes the body now, or did last."""
+        self._watchers: list[Callable[[], None]] = []
+        """Event loops that wait here, each by a call that returns at once."""
         self.waits_for: tuple[Waiting, Callable[[], bool]] | None = None
         """Whose body this one's waits for, on its thread, and until when."""
 
@@ -114,10 +127,44 @@ class Waiting(ABC):
         with self.lock:
             return self.changed.wait_for(ready, timeout)
 
-    def tell(self) -> None:
-        """Something changed: wake who waits on a thread, and the pool."""
+    async def wait_async(self, ready: Callable[[], bool]) -> bool:
+        """``wait`` for a coroutine: no thread waits meanwhile. Cancelling it stops the run, as an interrupt does."""
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+
+        def watch() -> None:
+            try:
+                loop.call_soon_threadsafe(woken.set)
+            except RuntimeError:
+                pass  # the loop has ended: nobody waits there any more
+
         with self.lock:
-            self.changed.notify_all()
+            self._watchers.append(watch)
+        try:
+            while not (ready() or self.cancelled):
+                woken.clear()
+                if not ready():
+                    await _tick(woken)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            self.stop()
+            raise
+        finally:
+            with self.lock:
+                self._watchers.remove(watch)
+        if not ready():
+            await asyncio.sleep(0)  # stopped: the caller may ask again at once
+        return ready()
+
+    def notify(self) -> None:
+        """Wake whoever waits, on a thread or in an event loop. Under the lock."""
+        self.changed.notify_all()
+        for watch in self._watchers:
+            watch()
+
+    def tell(self) -> None:
+        """Something changed: wake who waits, and the pool."""
+        with self.lock:
+            self.notify()
         self._wake()
 
     def check_cancelled(self) -> None:

@@ -277,3 +277,130 @@ def test_a_cell_shows_what_it_appends_after_a_mark_or_a_fork_outside_of_cells():
         texts = [e.event.text for e in run.log.since(0) if isinstance(e.event, TextAppended)]
         assert texts == ["again"] and state["y"] == "v"
     backend.shutdown()
+
+
+def test_text_behind_a_generation_that_has_ended_is_sent(backend):
+    """The state's own run ends with its generation; what was appended behind it belongs to what comes."""
+    state = begin.run(backend=backend)
+    state += " a" + sgl.gen("y")
+    state += " behind"
+    assert state.core.wait_plain(lambda: state.core.finished, 10)
+    state += sgl.gen("z")
+    assert state["z"] == "[z:p[x:p] a[y:p[x:p] a] behind]"
+    state += " more"
+    branch = state.fork(1)[0]
+    branch += sgl.gen("w")
+    assert branch["w"] == f"[w:{state.text()}]"
+
+
+def test_a_cell_goes_on_behind_what_an_earlier_run_has_not_sent(backend):
+    state = begin.run(backend=backend)
+    state.sync()
+    state += " unsent"
+    run_cell("s += gen('y')", cell_name="1", user_ns={}, start=state).drive()
+    assert state["y"] == "[y:p[x:p] unsent]"
+
+
+def test_a_closed_state_can_be_read_and_refuses_appends(backend):
+    state = begin.run(backend=backend)
+    state.sync()
+    state.close()
+    for act in (lambda: state.__iadd__(sgl.gen("y")), lambda: state.fork(2), state.mark):
+        with pytest.raises(ProgramError, match="This state was closed"):
+            act()
+    assert state.text() == "p[x:p]"
+
+
+def test_a_mark_that_nobody_holds_ends_its_session(backend):
+    state = begin.run(backend=backend)
+    state.sync()
+    first = state.mark()
+    sid = first.sid
+    state.rewind(first)
+    del first
+    gc.collect()
+    second = state.mark()
+    state += sgl.gen("y")
+    state.sync()
+    assert sid in backend.released and second.sid not in backend.released
+    state.rewind(second)
+    state += sgl.gen("z")
+    assert state["z"] == "[z:p[x:p]]"
+    state.close()
+    state = begin.run(backend=backend)
+    state.sync()
+    assert second.sid in backend.released
+
+
+def test_a_mark_behind_a_stopped_generation_is_refused_and_earlier_ones_are_not():
+    slow = MockBackend({"x": "x", "y": "word " * 500, "z": "z"}, delay=0.005)
+    state = begin.run(backend=slow)
+    state.sync()
+    before = state.mark()
+    state += sgl.gen("y", max_tokens=900)
+    behind = state.mark()
+    assert state.core.wait_plain(lambda: "word" in state.text_so_far(), 10)
+    state.core.stop()
+    with pytest.raises(ProgramError, match="stands behind 'y', which was stopped"):
+        state.rewind(behind)
+    state.rewind(before)
+    state += "!" + sgl.gen("z")
+    assert state["z"] == "z" and state.text() == "px!z" and slow.prompts[-1] == ("z", "px!")
+    slow.shutdown()
+
+
+def test_marks_made_before_a_stop_stay_though_they_were_not_sent_yet(backend):
+    @sgl.function
+    def prog(s):
+        s += "a"
+        s.kept = s.mark()
+        s += " b" + sgl.gen("y")
+        raise KeyboardInterrupt
+
+    run = prog.run_async(backend=backend)
+    assert run.core.wait_plain(lambda: run.core.finished, 10)
+    run.state.rewind(run.state.kept)
+    run.state += sgl.gen("z")
+    assert run.state["z"] == "[z:a]"
+
+
+@pytest.mark.parametrize("end", ["close", "rewind"])
+def test_branches_keep_what_their_parent_had_under_way(end):
+    slow = MockBackend({"x": "x", "y": "one two three four five six", "z": "z"}, delay=0.005)
+    state = begin.run(backend=slow)
+    mark = state.mark()
+    state += sgl.gen("y")
+    branch = state.fork(1)[0]
+    state.close() if end == "close" else state.rewind(mark)
+    branch += sgl.gen("z")
+    assert branch["z"] == "z" and branch.text() == "pxone two three four five sixz"
+    assert slow.prompts[-1] == ("z", "pxone two three four five six")
+    if end == "rewind":
+        assert state.text() == "px"
+    slow.shutdown()
+
+
+def test_what_fails_for_branches_does_not_fail_the_parent_that_went_back():
+    slow = MockBackend({"x": "x", "y": [RequestError("boom")], "z": "z"}, delay=0.02)
+    state = begin.run(backend=slow)
+    mark = state.mark()
+    state.sync()
+    state += sgl.gen("y")
+    branch = state.fork(1)[0]
+    state.rewind(mark)
+    assert isinstance(branch.error(), RequestError)
+    state += sgl.gen("z")
+    assert state["z"] == "z"
+    slow.shutdown()
+
+
+def test_best_of_branches_that_an_earlier_run_made(backend):
+    state = begin.run(backend=backend)
+    group = state.fork(2)
+    for number, branch in enumerate(group):
+        branch += sgl.gen("y")
+        branch.sync()
+        branch += f" end {number}"
+    group.join("best", by=lambda branch: branch is group[1])
+    state += sgl.gen("z")
+    assert state["z"] == "[z:p[x:p][y:p[x:p]] end 1]"
