@@ -139,6 +139,20 @@ def test_a_recording_may_begin_on_a_warm_cache(tmp_path):
     same(rig)
 
 
+@pytest.mark.parametrize("page", [2, 4, 16])
+def test_a_warm_cache_is_restored_in_pages_of_another_size(tmp_path, page):
+    """The recorded tree is cut anywhere; what fills no page of the simulated one takes no slots from it."""
+    rig = RecordedRig(max_total_tokens=2000, context_length=200)
+    for n in range(8):
+        rig.run(n, b"a beginning that all of them share, " + bytes([97 + n]) * (3 + 5 * n), max_new_tokens=6)
+    rig.record(tmp_path / "a.sgnb")
+    for n in range(20, 28):
+        rig.run(n, b"a beginning that all of them share, " + bytes([97 + n - 20]) * 60, max_new_tokens=4)
+    played = play(from_recording(rig.save()), CostModel(), {"page_size": page})
+    assert (played.requests, played.failed, played.evicted_tokens) == (8, 0, 0)
+    assert played.cached_tokens >= 8 * (36 // page * page)
+
+
 def test_other_settings_make_other_batches_and_the_same_tokens(tmp_path):
     rig = busy(tmp_path / "a.sgnb", 3)
     script = from_recording(rig.save())
@@ -167,13 +181,16 @@ def test_what_follows_an_answer_waits_for_it(tmp_path):
     assert slow.first_token == pytest.approx([1.0] * 3) and slow.gaps == pytest.approx([1.0] * 12)
 
 
-def test_a_recording_that_ends_early_is_simulated_to_the_limits(tmp_path):
+def test_a_recording_that_ends_early_is_simulated_to_the_limits(tmp_path, capsys):
     rig = RecordedRig()
     rig.record(tmp_path / "a.sgnb")
     rig.decode(1, b"still running", max_new_tokens=30, ignore_eos=True)
     rig.step(5)
     script = from_recording(rig.save())
     assert play(script, CostModel()).generated_tokens == 30
+    assert script.unfinished == 1 and "1 request had not ended" in script.notes[-1]
+    assert command.main([str(rig.path), "--check"]) == 0, "what it has is compared, no more"
+    assert "all 5 batches are the recorded ones" in capsys.readouterr().out
     rig.drain()
 
 
@@ -292,6 +309,11 @@ def test_the_command_compares_and_checks(tmp_path, capsys):
     assert data["cost"]["fixed"] == 0.001 and data["settings"][0]["retractions"] == 0
     assert command.main(["--workload", "few-shot", "--requests", "9", "--set", "random_seed=1,2"]) == 0
     assert "random_seed 2" in capsys.readouterr().out
+    assert command.main(["--workload", "few-shot", "--requests", "9", "--cache", "on,off"]) == 0
+    shown = capsys.readouterr().out
+    assert "cache on" in shown and "cache off" in shown
+    assert command.main(["--workload", "few-shot", "--requests", "9"]) == 0
+    assert "defaults" in capsys.readouterr().out
 
 
 def test_a_recording_simulates_itself_in_a_process_of_its_own(tmp_path):
@@ -314,6 +336,11 @@ def test_the_commands_mistakes_are_told(tmp_path, capsys):
         [],
         ["a.sgnb", "--workload", "mixed"],
         ["--workload", "mixed", "--check"],
+        ["a.sgnb", "--rate", "3"],
+        ["a.sgnb", "--requests", "3"],
+        ["a.sgnb", "--seed", "3"],
+        ["--workload", "mixed", "--set", "random_seed"],
+        ["--workload", "mixed", "--set", "random_seed="],
         ["--workload", "mixed", "--chunk", "many"],
         ["--workload", "mixed", "--mixed", "maybe"],
         ["--workload", "dreams"],
@@ -410,6 +437,10 @@ def test_a_part_of_a_recording_is_counted_alone(tmp_path, capsys):
     assert (part.requests, part.generated_tokens) == (1, 7)
     head = play(from_recording(recording, Window(0.0, middle)), CostModel())
     assert (head.requests, head.cached_tokens) == (2, 0)
+    short = from_recording(recording, Window(0.0, middle))
+    assert len(short.steps) < len(short.measured) == len(from_recording(recording).steps), (
+        "a cost is read from all steps there are"
+    )
     with pytest.raises(RecordingError, match="nothing was asked from 1000 s on"):
         from_recording(recording, Window(1000.0))
     with pytest.raises(RecordingError, match="cannot go from 3 s to 2"):

@@ -25,6 +25,7 @@ from sgnb.engine.scheduler.simulate.workloads import WORKLOADS, make_workload
 from sgnb.errors import SgnbError
 from sgnb.recording import open_recording
 
+_MADE = ("requests", "rate", "seed")
 _SWITCH = {"on": True, "off": False, "true": True, "false": False}
 _KNOBS: dict[str, tuple[str, str, Any, str]] = {
     "--policy": ("schedule_policy", "A,B", str, f"scheduling policies: {', '.join(POLICIES)}"),
@@ -67,9 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to", dest="end", type=float, metavar="S", help="leave out what is asked after this second"
     )
     parser.add_argument("--workload", choices=WORKLOADS, help="a synthetic workload instead of a recording")
-    parser.add_argument("--requests", type=int, default=200, metavar="N", help="of the workload (200)")
-    parser.add_argument("--rate", type=float, default=4.0, metavar="R", help="programs a second (4)")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="of the workload (0)")
+    parser.add_argument("--requests", type=int, metavar="N", help="of the workload (200)")
+    parser.add_argument("--rate", type=float, metavar="R", help="programs a second (4)")
+    parser.add_argument("--seed", type=int, metavar="S", help="of the workload (0)")
     parser.add_argument(
         "--cost", metavar="FIXED,PREFILL,DECODE[,CONTEXT]", help="cost of a step in ms, not a fitted one"
     )
@@ -95,6 +96,9 @@ def main(argv: list[str]) -> int:
         parser.error("--check, --from and --to need a RECORDING")
     if options.check and part:
         parser.error("--check compares a whole recording: leave out --from and --to")
+    made = {name: getattr(options, name) for name in _MADE}
+    if options.recording is not None and any(value is not None for value in made.values()):
+        parser.error("--requests, --rate and --seed are of a --workload")
     try:
         return _run(options)
     except SgnbError as error:
@@ -113,14 +117,13 @@ def _run(options: argparse.Namespace) -> int:
         window = Window(options.start or 0.0, options.end)
         script = from_recording(open_recording(options.recording), window)
     else:
-        script = make_workload(
-            options.workload, requests=options.requests, rate=options.rate, seed=options.seed
-        )
+        made = {name: getattr(options, name) for name in _MADE}
+        script = make_workload(options.workload, **{k: v for k, v in made.items() if v is not None})
     if options.check:
         return _check(script)
     given = CostModel.parse(options.cost) if options.cost is not None else None
-    cost = given or (fit(script.steps) if script.steps else CostModel())
-    wanted = settings(lists)
+    cost = given or (fit(script.measured) if script.measured else CostModel())
+    wanted = settings(lists, "as recorded" if options.recording is not None else "defaults")
     say = sys.stderr.isatty() and not options.json
 
     def progress(setting: str) -> None:
@@ -149,7 +152,9 @@ def _run(options: argparse.Namespace) -> int:
 
 def _check(script: Script) -> int:
     played = replay(script)
-    found = differences(script.steps, played.events)
+    # What had not ended goes on when it is played; the recording cannot say how.
+    events = played.events[: len(script.steps)] if script.unfinished else played.events
+    found = differences(script.steps, events)
     for line in found:
         print(line)
     if not found:
@@ -166,7 +171,10 @@ def _lists(options: argparse.Namespace) -> dict[str, list[Any]]:
             values = [_typed(flag, word, kind) for word in given.split(",")]
             lists[name] = [not value for value in values] if name == "disable_radix_cache" else values
     for item in options.set:
-        name, _, words = item.partition("=")
+        name, equals, words = item.partition("=")
+        if not equals or not words:
+            print(f"sgnb simulate: --set takes KNOB=A,B, not {item!r}", file=sys.stderr)
+            raise SystemExit(2)
         lists[name.replace("-", "_")] = [_guess(word) for word in words.split(",")]
     return lists
 

@@ -313,15 +313,19 @@ def _step(player: _Player) -> None:
 def restore(scheduler: Scheduler, snapshot: Snapshot) -> None:
     """Tree and sessions as they were: the same prefixes, last used in the same order; slot numbers are others."""
     prefix: dict[int, IntArray] = {}
+    page = scheduler.allocator.page_size
     for node in snapshot.nodes:
         above = prefix.get(node.parent, _NOTHING)
         here = prefix[node.id] = np.concatenate([above, np.array(unpack(node.marks), dtype=np.int32)])
-        room = len(here) - len(above)
-        if not node.marks or scheduler.allocator.available < room or scheduler.cache.disabled:
+        if not node.marks or scheduler.cache.disabled:
             continue
-        known = scheduler.cache.peek(here, node.extra_key).length
-        slots = [0] * known + scheduler.allocator.alloc(len(here) - known)
-        scheduler.cache.insert(here, slots, node.extra_key).node.hits = node.hits
+        # The tree keeps whole pages, which may be larger here than they were: what fills none gets no slots.
+        whole = here[: len(here) // page * page]
+        known = scheduler.cache.peek(whole, node.extra_key).length
+        if not known < len(whole) <= known + scheduler.allocator.available:
+            continue
+        slots = [0] * known + scheduler.allocator.alloc(len(whole) - known)
+        scheduler.cache.insert(whole, slots, node.extra_key).node.hits = node.hits
     for session in snapshot.sessions:
         scheduler.receive(SessionOpen(sid=session.sid, client=session.client, extra_key=session.extra_key))
         if session.marks:

@@ -101,6 +101,8 @@ def from_recording(recording: Recording, window: Window | None = None) -> Script
     admitted: set[str] = set()
     compiling: set[str] = set()
     for numbered in recording.events():
+        if isinstance(numbered.event, StepEvent):
+            script.measured.append(numbered.event)
         if numbered.seq <= snapshot.seq:
             continue
         match numbered.event:
@@ -168,6 +170,12 @@ class _Reader:
             self._take(event)
         if self._refused:
             self._script.notes.append(f"{self._refused} requests were refused when recorded and are left out")
+        count = self._script.unfinished = len(self._asked - self._outputs.keys())
+        if count:
+            self._script.notes.append(
+                f"{count} request{'s' if count > 1 else ''} had not ended when the recording did: it is not known how much"
+                " they would have drawn, so they go on to their limit"
+            )
 
     def _in_flight(self) -> None:
         """What had not ended when the recording began asks again, with what it had drawn as part of its prompt."""
@@ -312,13 +320,13 @@ class _Reader:
         missing = self._missing.get(event.sid, [])
         if missing and (keep is None or event.kind == "select"):
             ids = missing + ids
+        self._asked.add(event.rid)
         if event.kind == "select":
             return self._select_message(event, ids, keep)
         self._missing.pop(event.sid, None)
         by_token = out is not None and out.type in _ENDED_BY_TOKEN and not event.constrained
         if out is not None and by_token and out.kept and out.kept == len(out.ids) // 4:
             self._missing[event.sid] = unpack(out.ids)[-1:]
-        self._asked.add(event.rid)
         output = self._output(event.rid, event.constrained)
         output.waits = event.rid in self._compiling
         return self._decode_message(

@@ -71,12 +71,12 @@ def figures(setting: str, changes: Mapping[str, Any], played: Played) -> Figures
     )
 
 
-def settings(lists: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Every combination of the values given for each knob, named by the knobs that have several. LimitError beyond
-    MAX_SETTINGS."""
+def settings(lists: Mapping[str, Sequence[Any]], without: str = "as recorded") -> dict[str, dict[str, Any]]:
+    """Every combination of the values given for each knob, named by the knobs that have several; ``without`` any, its
+    name. LimitError beyond MAX_SETTINGS."""
     named = {name: values for name, values in lists.items() if values}
     if not named:
-        return {"as recorded": {}}
+        return {without: {}}
     count = 1
     for values in named.values():
         count *= len(values)
@@ -88,10 +88,7 @@ def settings(lists: Mapping[str, Sequence[Any]]) -> dict[str, dict[str, Any]]:
     varied = {name for name, values in named.items() if len(values) > 1} or set(named)
     for combination in itertools.product(*named.values()):
         changes = dict(zip(named, combination, strict=True))
-        words = (
-            f"{_SHORT.get(name, name)} {_word(value)}" for name, value in changes.items() if name in varied
-        )
-        out[", ".join(words)] = changes
+        out[", ".join(_words(name, value) for name, value in changes.items() if name in varied)] = changes
     return out
 
 
@@ -101,14 +98,16 @@ _SHORT = {
     "page_size": "page",
     "enable_mixed_chunk": "mixed",
     "decode_quantum": "quantum",
-    "disable_radix_cache": "cache disabled",
     "radix_eviction_policy": "eviction",
     "prefill_decode_interval": "interval",
 }
 
 
-def _word(value: Any) -> str:
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+def _words(name: str, value: Any) -> str:
+    if name == "disable_radix_cache":  # as the flag says it
+        name, value = "cache", not value
+    shown = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    return f"{_SHORT.get(name, name)} {shown}"
 
 
 def compare(

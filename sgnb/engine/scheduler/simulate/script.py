@@ -104,7 +104,11 @@ class Script:
     """Of selects, by the seed that the scheduler gives them."""
     snapshot: Snapshot | None = None
     steps: list[StepEvent] = field(default_factory=list)
-    """As recorded."""
+    """As recorded, in the part that is played."""
+    measured: list[StepEvent] = field(default_factory=list)
+    """All that the recording has: what steps cost is read from them."""
+    unfinished: int = 0
+    """Requests that had not ended when the recording did."""
     notes: list[str] = field(default_factory=list)
     counted_from: float = 0.0
     """Seconds from the beginning: what is asked before is played and not counted."""
