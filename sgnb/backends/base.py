@@ -16,6 +16,7 @@ from typing import Protocol
 
 from sgnb.errors import EngineError, NoEngine, SgnbError
 from sgnb.lang.instruction import Block
+from sgnb.messages import PromptText
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class Done:
     finish: dict[str, object]
     meta: dict[str, object] = field(default_factory=dict)
     """Of a Select also: ``choice`` (index), ``scores``, ``input_token_logprobs`` (one list of (logprob, id) an option)."""
+    prompt: PromptText | None = None
+    """The end of its prompt in tokens; None where the backend does not tell it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class SinkWaiter:
             meta |= _choice(chunk.choice)
         if chunk.prompt_ids or chunk.output_ids:
             meta["prompt_ids"], meta["output_ids"] = chunk.prompt_ids, chunk.output_ids
-        return Done(chunk.rid, {"type": finish.type, "matched": finish.matched}, meta)
+        return Done(chunk.rid, {"type": finish.type, "matched": finish.matched}, meta, chunk.prompt)
 
     def fail(self, error: SgnbError, *, rid: str = "", sid: str = "") -> None:
         """One request, or one session, failed."""

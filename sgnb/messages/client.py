@@ -223,6 +223,15 @@ class Dropped(Wire, frozen=True, kw_only=True, tag="dropped"):
     reason: str
 
 
+class PromptText(Wire, frozen=True, kw_only=True):
+    """The tokens at a prompt's end that its state had not sent before, in bytes: from position ``first`` on, ``lengths`` of
+    ``raw`` each."""
+
+    first: int
+    lengths: list[int]
+    raw: bytes
+
+
 class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     """New output of one request: whole characters only, never part of a stop string. ``finish`` comes once, last."""
 
@@ -243,6 +252,8 @@ class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     """With the last chunk, only for sessions opened by ``Engine.generate`` (``Label.name == "@generate"``)."""
     output_ids: list[int] = []
     """With the last chunk: the output tokens that the session keeps, likewise only for ``Engine.generate``."""
+    prompt: PromptText | None = None
+    """With the last chunk; None where it is too long to be told."""
 
 
 class Chunks(Wire, frozen=True, kw_only=True, tag="chunks"):

@@ -265,7 +265,7 @@ class Core(Ending):
         winner = chosen(slot.options, event)
         if winner:
             self.log.append(GenDelta(event.rid, winner))
-        self.log.append(GenDone(event.rid, meta))
+        self.log.append(GenDone(event.rid, meta, event.prompt))
         state = slot.state
         with self.lock:
             self.slots.pop(slot.rid, None)

@@ -102,10 +102,14 @@ class GenDelta:
 
 @dataclass(frozen=True, slots=True)
 class GenDone:
-    """It ended; ``meta`` is the variable's meta_info (SGLang's names)."""
+    """It ended; ``meta`` is the variable's meta_info (SGLang's names).
+
+    ``prompt``: ``backends.base.PromptText``, the end of its prompt in tokens, where the backend told it.
+    """
 
     rid: str
     meta: dict[str, object] = field(default_factory=dict)
+    prompt: object = None
 
 
 @dataclass(frozen=True, slots=True)

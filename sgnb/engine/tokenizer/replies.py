@@ -1,7 +1,8 @@
 """What goes back to the clients: a step's outputs as chunks, ends and errors, gathered until they are flushed.
 
 Tokenizer process; used by ``manager`` and ``queues``, on their one thread. Text comes from the detokenizer; what a
-chunk carries beside it (notes, texts of tokens, the winner of a select) is put to it here. No session is known here.
+chunk carries beside it (notes, texts of tokens, the winner of a select, its prompt) is put to it here. No session is known
+here.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from sgnb.engine.tokenizer.detokenizer import DetokenizerManager
+from sgnb.engine.tokenizer.prompt_text import MAX_TOLD_BYTES, prompt_text
 from sgnb.engine.tokenizer.roster import Request
 from sgnb.messages import Chunk, Chunks, ErrorInfo, Finish, OpFailed, ReqOutput, ServerMessage, TokenLogprob
 
@@ -28,6 +30,8 @@ class Replies:
         self._to_client = to_client
         self._incarnation = incarnation
         self._outbox: dict[int, list[Chunk]] = {}
+        self._told = 0
+        """Bytes of prompts in the outbox."""
 
     def output(self, out: ReqOutput, request: Request) -> None:
         """What one step has for a request."""
@@ -43,6 +47,10 @@ class Replies:
             chunk = msgspec.structs.replace(chunk, input_logprobs=out.input_logprobs)
         if chunk.logprobs or (request.with_text and chunk.input_logprobs):
             chunk = self._with_texts(chunk, request.with_text)
+        if out.meta is not None and self._told < MAX_TOLD_BYTES:
+            prompt = prompt_text(request.fresh, out.meta.prompt_tokens, self._table)
+            self._told += len(prompt.raw) + len(prompt.lengths) if prompt is not None else 0
+            chunk = msgspec.structs.replace(chunk, prompt=prompt)
         if out.choice is not None:
             chunk = msgspec.structs.replace(chunk, text=request.options[out.choice.index], choice=out.choice)
         self._send(request.client, chunk)
@@ -83,6 +91,7 @@ class Replies:
     def flush(self) -> None:
         """Send what was gathered, one message for each client."""
         outbox, self._outbox = self._outbox, {}
+        self._told = 0
         for client, chunks in outbox.items():
             self._to_client(client, Chunks(incarnation=self._incarnation, items=chunks, spare=self.spare))
 

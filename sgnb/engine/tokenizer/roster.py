@@ -6,6 +6,7 @@ Tokenizer process; the books of ``manager`` and ``queues``, on their one thread.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sgnb.engine.tokenizer.refusals import foreign, full, owns, refuse_child, refuse_request
@@ -28,6 +29,8 @@ class Request:
     """Of a select: as they were written."""
     with_text: bool = False
     """Log-probabilities carry the text of their tokens."""
+    fresh: Sequence[int] = ()
+    """The end of its prompt: what its session had not sent to a request before."""
 
 
 class Roster:

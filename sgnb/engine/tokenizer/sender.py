@@ -64,6 +64,7 @@ class Sender:
             if session.error is None:
                 ids = yield from session.settle(self._tokenizer)
                 # Without new ids too: those sent before are to be computed now.
+                session.sends(ids)
                 self._to_scheduler(SessionCommit(sid=session.sid, ids=ids))
         elif isinstance(op, Fork):
             if session.error is None:
@@ -73,6 +74,7 @@ class Sender:
 
     def _extend(self, session: Session, ids: list[int]) -> None:
         if ids:
+            session.sends(ids)
             self._to_scheduler(SessionExtend(sid=session.sid, ids=ids))
 
     def fork(self, session: Session, op: Fork) -> list[Session]:
@@ -103,7 +105,10 @@ class Sender:
             )
         )
         session.running, session.options = op.rid, options
-        self._roster.launch(op.rid, Request(session.client, session.sid, options=tuple(op.options)))
+        fresh = session.take_fresh(options.ids, options.keep)
+        self._roster.launch(
+            op.rid, Request(session.client, session.sid, options=tuple(op.options), fresh=fresh)
+        )
 
     def _decode(self, session: Session, op: Decode) -> Steps[None]:
         prompt = yield from session.prompt(self._tokenizer, self._renderer.render)
@@ -131,5 +136,6 @@ class Sender:
                 with_ids=op.label.name == GENERATE,
                 notes=prompt.notes,
                 with_text=op.params.return_text_in_logprobs,
+                fresh=session.take_fresh(prompt.ids, prompt.keep),
             ),
         )

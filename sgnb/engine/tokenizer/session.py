@@ -18,6 +18,7 @@ from sgnb.engine.tokenizer.borders import PIECE_CHARS
 from sgnb.engine.tokenizer.chat_template import TemplateFault
 from sgnb.engine.tokenizer.conversation import Conversation, Render
 from sgnb.engine.tokenizer.pending import Pending
+from sgnb.engine.tokenizer.prompt_text import MAX_TOLD
 from sgnb.engine.tokenizer.steps import Job, Steps
 from sgnb.engine.tokenizer.tokenizer import AddedToken, ModelTokenizer
 from sgnb.errors import LimitError, RequestError, SgnbError
@@ -110,6 +111,8 @@ class Session:
     """Role of the open turn."""
     error: ErrorInfo | None = None
     """First cause; every later op fails with it."""
+    fresh: list[int] = field(default_factory=list)
+    """Prompt ids that were sent since its last request: ``prompt_text``. Replaced, never changed: copies share it."""
     size: int = 0
     """Bytes of prompt text accepted so far, queued ones included (an id counts 4)."""
     next_cut: int = EARLY_BYTES
@@ -130,7 +133,7 @@ class Session:
         self.conversation = parent.conversation.copy() if parent.conversation is not None else None
         self.blank_end, self.notes = parent.blank_end, parent.notes.copy()
         self.started, self.chat, self.role = parent.started, parent.chat, parent.role
-        self.next_cut = parent.next_cut
+        self.next_cut, self.fresh = parent.next_cut, parent.fresh
         self.error = self.error or parent.error
         self.size += parent.size
 
@@ -265,6 +268,16 @@ class Session:
         self.blank_end = False
         return Prompt(found.ids, found.keep, notes)
 
+    def sends(self, ids: list[int]) -> None:
+        """These ids of the prompt go to the scheduler, ahead of a request."""
+        if len(self.fresh) <= MAX_TOLD:  # else it is too long to be told anyway
+            self.fresh = [*self.fresh, *ids]
+
+    def take_fresh(self, ids: list[int], keep: int | None) -> list[int]:
+        """A request begins with ``ids``: all that was not told of its prompt. After a cut to ``keep`` only these."""
+        fresh, self.fresh = (ids if keep is not None else [*self.fresh, *ids]), []
+        return fresh
+
     def _generates(self) -> None:
         """What comes now is not the program's text any more."""
         if self.beginning is not None:
@@ -282,7 +295,7 @@ class Session:
             self.role, self.blank_end, self.chat = branch.role, branch.blank_end, self.chat or branch.chat
             if self.beginning is not None:
                 self.beginning.open = False
-        self.started, self.conversation = True, None
+        self.started, self.conversation, self.fresh = True, None, []
 
     @property
     def renders(self) -> bool:
