@@ -58,7 +58,7 @@ MAX_DETOKENIZED = MAX_PROMPT_BYTES // 4
 _TO_SCHEDULER = (
     *("stats", "flush_cache", "requests", "check", "set", "knobs", "pause", "step", "resume"),
     *("pin", "unpin", "memory", "defragment", "history", "record_start", "record_stop", "recorded_tokens"),
-    *("picture", "nodes", "holders", "prompt"),
+    *("picture", "nodes", "holders", "prompt", "place"),
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from sgnb.engine.scheduler.req import Req
 
 KEPT = 200
+KEPT_IDS = 1 << 20
+"""Ids of whole prompts that are kept, all together; of older ones only what lies around the parting."""
 BEFORE = 16
 AFTER = 48
 _COMPARED = 64
@@ -46,6 +48,9 @@ class Parting:
     cached: list[int]
     node: int
     """The node whose edge goes on differently; 0: none does."""
+    space: str = ""
+    keys: IntArray | None = None
+    """The whole prompt, as the tree finds it; None once it was let go."""
 
 
 class MatchLog:
@@ -56,6 +61,8 @@ class MatchLog:
         self._cache = cache
         self._book = book
         self._kept: OrderedDict[str, Parting] = OrderedDict()
+        self._whole: OrderedDict[str, int] = OrderedDict()
+        """Requests whose whole prompt is kept → its ids."""
 
     def find(self, rid: str, client: int) -> Parting | None:
         """What is remembered of a request of this client."""
@@ -109,9 +116,16 @@ class MatchLog:
             prompt=ids[matched : matched + AFTER].tolist(),
             cached=child.key[:AFTER].tolist() if child is not None and readable else [],
             node=child.id if child is not None else 0,
+            space=req.kv.extra_key,
+            keys=ids.copy(),
         )
+        self._whole.pop(req.rid, None)
+        self._whole[req.rid] = len(ids)
         while len(self._kept) > KEPT:
-            self._kept.popitem(last=False)
+            self._whole.pop(self._kept.popitem(last=False)[0], None)
+        while len(self._whole) > 1 and sum(self._whole.values()) > KEPT_IDS:
+            rid, _ = self._whole.popitem(last=False)
+            self._kept[rid] = replace(self._kept[rid], keys=None)
 
     def _same_text(self, ids: IntArray, matched: int, child: TreeNode) -> bool:
         """True when both sides spell the same bytes from the parting on, in other tokens."""

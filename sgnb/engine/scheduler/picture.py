@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.engine.scheduler.step_events import runs_of
@@ -185,6 +186,42 @@ def _prompt(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     }
 
 
+def _place(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Where the KV of one token of request ``rid`` is now: ``slot`` and ``node``, -1 and 0 where it is no longer kept.
+
+    ``position`` counts from the prompt's beginning; ``more``: the output ids up to it, for a token of the output.
+    """
+    pair = scheduler.match_log.find(rid := str(msg.args.get("rid", "")), msg.client)
+    position, more = msg.args.get("position"), msg.args.get("more", [])
+    if pair is None or pair.keys is None:
+        raise LimitError("the prompt of this request is not remembered", hint="The last 200 are.")
+    keys = np.concatenate([pair.keys, np.array(more, dtype=np.int32)])
+    if type(position) is not int or not 0 <= position < len(keys):
+        raise LimitError(f"position must be from 0 to {len(keys) - 1}")
+    about = {"id": scheduler.private_ids.true_ids(keys[position : position + 1].tolist())[0]}
+    req = scheduler.reqs.get(rid)
+    if req is not None and position < len(req.kv.slots):
+        return {**about, "slot": int(req.kv.slots[position]), "node": 0}
+    found = scheduler.cache.peek(keys, pair.space)
+    begin = found.length
+    for node, length in _back(found.node, found.length):
+        begin -= length
+        if begin <= position < found.length:
+            return {**about, "slot": int(node.value[position - begin]), "node": node.id}
+    return {**about, "slot": -1, "node": 0}
+
+
+def _back(last: TreeNode, matched: int) -> list[tuple[TreeNode, int]]:
+    """The nodes of a match of so many ids from its last one up, each with how many of them are its own."""
+    path = []
+    node: TreeNode | None = last
+    while node is not None and node.parent is not None:
+        path.append(node)
+        node = node.parent
+    own = matched - sum(len(node.key) for node in path[1:])
+    return [(node, own if node is last else len(node.key)) for node in path]
+
+
 def text_of(table: Sequence[bytes], ids: list[int]) -> str:
     """Text of token ids; bytes that are no whole character are shown as ``�``, at most 4 kB."""
     raw = b"".join(table[token] for token in ids if 0 <= token < len(table))
@@ -196,4 +233,5 @@ PICTURE_VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]
     "nodes": _nodes,
     "holders": _holders,
     "prompt": _prompt,
+    "place": _place,
 }
