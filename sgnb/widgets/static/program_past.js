@@ -1,0 +1,61 @@
+// The program as it was at the playhead: asked of the kernel, which folds the run's log up to that moment (widgets/past.py).
+// One question at a time; the newest moment wins.
+
+/** What the page knows of a moment: how many tokens each request had drawn by then, and which had ended. */
+export function momentOf(history, rids, time) {
+  const tokens = {};
+  const ended = [];
+  for (const rid of rids) {
+    const record = history.requests.get(rid);
+    if (!record || record.queued > time) continue;
+    tokens[rid] = 0;
+    if (record.finished && record.finished <= time) ended.push(rid);
+  }
+  for (const step of history.steps) {
+    const { forward_seconds = 0, sample_seconds = 0 } = step;
+    if (step.time > time) break;
+    if (step.time + forward_seconds + sample_seconds > time) continue;
+    for (const { rid, kind, tokens: count, prefix } of step.rows) {
+      if (tokens[rid] === undefined) continue;
+      const draws = kind === "decode" || (kind === "prefill" && prefix + count >= history.requests.get(rid).prompt);
+      if (draws) tokens[rid]++;
+    }
+  }
+  return { time, tokens, ended };
+}
+
+export class Past {
+  /** `ask(moment)` → Promise of a snapshot; `show(snapshot)` draws it, null: live again. `rids()`: the run's requests. */
+  constructor(ask, show, rids) {
+    this.ask = ask;
+    this.show = show;
+    this.rids = rids;
+    this.wanted = null; // the moment to show; null: live
+    this.busy = false;
+  }
+
+  /** The playhead moved. */
+  follow(store) {
+    this.store = store;
+    this.wanted = store.isLive ? null : store.time;
+    if (this.wanted === null) this.show(null);
+    else if (!this.busy) void this.next();
+  }
+
+  async next() {
+    this.busy = true;
+    let shown = null;
+    while (this.wanted !== null && this.wanted !== shown) {
+      shown = this.wanted;
+      let snapshot = null;
+      try {
+        snapshot = await this.ask(momentOf(this.store.history, this.rids(), shown));
+      } catch {
+        // the kernel does not answer: what is shown stays, and the head says of when it is
+      }
+      if (this.wanted === null) break;
+      if (snapshot) this.show(snapshot);
+    }
+    this.busy = false;
+  }
+}
