@@ -19,6 +19,7 @@ import { addCommands, CommandIDs, commandOf } from './commands';
 import { editingHelp, ILanguage } from './editor';
 import { addStartAnother, showEngineMenu } from './engine_menu';
 import { followActive, IKernelTracker } from './follow';
+import { lineMarks, linkViews } from './links';
 import { PanelModel } from './model';
 import { LogPane, panelIcon, SidePanel, StatusItem } from './panel';
 import { ModelSource, PaneManager } from './panes';
@@ -111,7 +112,7 @@ function addEditingHelp(registry: IEditorExtensionRegistry, model: PanelModel): 
   });
   registry.addExtension({
     name: 'sgnb',
-    factory: () => EditorExtensionRegistry.createImmutableExtension(help)
+    factory: () => EditorExtensionRegistry.createImmutableExtension([help, lineMarks()])
   });
 }
 
@@ -152,6 +153,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const source = new ModelSource(model, player, graph, () => void app.commands.execute(CommandIDs.launch));
     const panes = new PaneManager(app, labShell, model, source, trans);
     notebooks?.activeCellChanged.connect(() => panes.refreshGraph());
+    linkViews(notebooks, panes);
     const openLog = makeLogOpener(app, model, trans);
     const openRecording = recordingOpener(app, documents, model, player);
     const ids = addCommands({ app, model, panes, player, trans, openLog, openRecording });

@@ -189,6 +189,16 @@ export class PaneManager {
     return pane;
   }
 
+  /** Show the open pane of a kind, if it is of that store; a graph's shows the active cell, not a run. */
+  reveal(kind: ViewKind, key: string): boolean {
+    const found = kind === 'graph' ? undefined : this._find(kind);
+    if (!found?.isAttached || !key || this._source.key !== key) {
+      return false;
+    }
+    this._app.shell.activateById(found.id);
+    return true;
+  }
+
   /** The tree at the top right, the timeline below it. */
   openLayout(): void {
     this.open('tree');
