@@ -24,6 +24,8 @@ from sgnb.widgets.telemetry import FeedEngine
 
 internal(__name__)
 
+PATIENCE = 3.0
+"""Seconds that a token's slot is waited for: an engine may be in a long step."""
 FORK_NAME = "fork"
 """States made by *Fork from here* are called ``fork_1``, ``fork_2``, …"""
 
@@ -62,17 +64,31 @@ class RunSource:
     # ------------------------------------------------------------ tokens
 
     def _token(self, details: Mapping[str, Any]) -> dict[str, Any]:
-        """The same with the texts of its rivals and of the best token that the grammar excluded."""
-        out = {**details, "top": [[p, token, self._text(token)] for p, token in details["top"]]}
+        """The same with the texts of its rivals and of the best token that the grammar excluded, and where its KV is."""
+        out = {key: value for key, value in details.items() if key != "more"} | self._place(details)
+        info = getattr(self.engine(), "info", None)
+        out["vocabulary"] = getattr(info, "vocab_size", 0)
+        if "top" not in details:  # of a prompt
+            return out
+        out["top"] = [[p, token, self._text(token)] for p, token in details["top"]]
         if details["ruled_out"] >= 0:
             out["ruled_out_text"] = self._text(details["ruled_out"])
             out["ruled_out_logprob"] = next(
                 (p for p, token in details["top"] if token == details["ruled_out"]), None
             )
-        info = getattr(self.engine(), "info", None)
-        out["vocabulary"] = getattr(info, "vocab_size", 0)
-        out["slot"] = -1
         return out
+
+    def _place(self, details: Mapping[str, Any]) -> dict[str, Any]:
+        """The slot and the node that hold a token's KV now, and its id; no slot where the engine has let it go."""
+        engine = self.engine()
+        if engine is None or details["position"] < 0:
+            return {"slot": -1}
+        asked = {name: details[name] for name in ("rid", "position", "more")}
+        try:
+            found = engine.ask("place", asked, PATIENCE)
+        except SgnbError:
+            return {"slot": -1}
+        return {"slot": found["slot"], "node": found["node"], "id": found["id"]}
 
     def _text(self, token: int) -> str:
         """A token's text; empty where it is not a whole character, and where the backend has none to tell."""

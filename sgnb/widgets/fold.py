@@ -15,13 +15,29 @@ from typing import Any
 
 from sgnb.config import MAX_SHOWN_CHARS
 from sgnb.errors import SgnbError
+from sgnb.lang.position import CELL_PREFIX
+from sgnb.messages import PromptText
 from sgnb.runtime import events as ev
 from sgnb.widgets import fold_data, words
 from sgnb.widgets.pending import Progress, steps_after
 from sgnb.widgets.program_rows import NOT_RUN, Cost, Lane, Row, Segment
+from sgnb.widgets.prompt_tokens import TextTokens, ends_in_units
 
 RATE_WINDOW = 1.0
 """Seconds over which the live token rate is taken."""
+
+
+def error_lines(error: BaseException) -> tuple[list[str], int]:
+    """An error as shown, and its line of the cell (0: not known); of Python's own the traceback knows it."""
+    if isinstance(error, SgnbError):
+        return [words.visible(line) for line in error.lines()], 0
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(CELL_PREFIX):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    place = f"Line {line}: " if line else ""
+    return [words.visible(f"{place}{type(error).__name__}: {error}")], line
 
 
 class ProgramFold:
@@ -44,6 +60,10 @@ class ProgramFold:
         self._branch: dict[int, str] = {}
         self._forks: dict[tuple[int, int], Row] = {}
         self._open: dict[int, Row] = {}
+        self._fresh: dict[int, list[Segment]] = {}
+        """State → its prompt texts that no generation has read yet."""
+        self._row_with: dict[int, Row] = {}
+        """Prompt text (its id) → the row that it stands in."""
         self._role: dict[int, str] = {}
         self._gens: dict[str, tuple[Row, Segment, Cost]] = {}
         self._gens_of: dict[int, Row] = {}
@@ -115,6 +135,8 @@ class ProgramFold:
     def _open_state(self, event: ev.StateOpened) -> None:
         """A root state writes into the run's own lane, a branch into one of its own beside the others of its fork."""
         self._branch[event.state] = event.branch
+        if event.parent is not None:
+            self._fresh[event.state] = self._fresh.get(event.parent, []).copy()
         if not event.fork or event.parent is None:
             self._lane[event.state] = self.lanes[0]
             return
@@ -145,6 +167,8 @@ class ProgramFold:
         row = self._row_of(state, line)
         if not row.segments or row.segments[-1].model:
             row.segments.append(Segment(False))
+            self._fresh.setdefault(state, []).append(row.segments[-1])
+            self._row_with[id(row.segments[-1])] = row
         self._grow(row, row.segments[-1], text)
 
     def _queue(self, event: ev.GenQueued) -> None:
@@ -154,6 +178,7 @@ class ProgramFold:
         before = next((c.name for c in reversed(lane.costs) if c.state in ("queued", "running")), "")
         cost = Cost(event.name, event.max_new_tokens, event.rid, options=event.options, shape=event.shape)
         cost.after = before if lane.number or before else ""
+        cost.texts = self._fresh.pop(event.state, [])
         row.segments.append(segment)
         row.costs.append(cost)
         row.line = event.line or row.line
@@ -174,8 +199,12 @@ class ProgramFold:
                 self._recent.append((now, tokens))
                 segment.add_tokens(details)
                 self._grow(row, segment, text)
-            case ev.GenDone(meta=meta):
+            case ev.GenDone(meta=meta, prompt=prompt):
                 self._done(cost, meta)
+                if isinstance(prompt, PromptText):
+                    for known in cost.read(prompt):
+                        self._touch(self._row_with[id(known)])
+                cost.texts = []
                 self._free_followers(row, cost)
                 notes = meta.get("notes")
                 for note in notes if isinstance(notes, list) else ():
@@ -211,9 +240,24 @@ class ProgramFold:
         cost.reason["type"] = meta.get("finish") or cost.reason.get("type", "")
         if cost.reason["type"] == "length":
             cost.reason["length"] = cost.limit
+        self._share(cost, str(meta.get("shared_with") or ""))
         winner = meta.get("choice")
         if isinstance(winner, int):
             cost.score(winner, meta.get("normalized_prompt_logprobs"))
+
+    def _share(self, cost: Cost, rid: str) -> None:
+        """It takes another one's result, as a pass allowed: the sums of the run count that one alone."""
+        if rid not in self._gens:
+            return
+        row, _, leader = self._gens[rid]
+        here = self._gens[cost.rid][0]
+        branch = words.visible(self.lanes[row.lane].name)
+        cost.shared = rid
+        cost.shared_with = (
+            f"branch {branch}" if branch and row.lane != here.lane else words.visible(leader.name)
+        )
+        cost.prompt, cost.cached = None, 0
+        self.tokens -= cost.tokens
 
     def _end(self, event: ev.RunFinished) -> None:
         self.finished, self.status = event, event.status
@@ -228,13 +272,12 @@ class ProgramFold:
 
     def _fail(self, row: Row | None, error: BaseException, *, again: bool = True) -> None:
         """Turn a row to failed. ``again`` False: not when some row shows this error already."""
-        lines = error.lines() if isinstance(error, SgnbError) else [f"{type(error).__name__}: {error}"]
-        lines = [words.visible(line) for line in lines]
+        lines, line = error_lines(error)
         if not again and lines[0] in self._shown_errors:
             return
         self._shown_errors.add(lines[0])
         if row is None:
-            row = self._add(Row(kind="error"))
+            row = self._add(Row(kind="error", line=line))
         row.state = "failed"
         if row.error[: len(lines)] != lines:
             row.error += lines
@@ -266,6 +309,7 @@ class ProgramFold:
         kept = text[: self._room]
         self._room -= len(kept)
         segment.hidden += len(text) - len(kept)
+        segment.hidden_bytes += len(text[len(kept) :].encode("utf-8", "replace"))
         if kept:
             segment.parts.append(kept)
         self._touch(row)
@@ -304,7 +348,40 @@ class ProgramFold:
             "forced": token.forced,
             "count": max(cost.tokens, len(segment.tokens)),
             "step": cost.first_step + place if exact else -1,
+            "rid": cost.shared or rid,
+            "position": self._position(cost, place),
+            "more": [token.id for token in segment.tokens[: place + 1]],
         }
+
+    def _position(self, cost: Cost, place: int) -> int:
+        """Where a token of an output stands behind the prompt's beginning; -1 while that is not known."""
+        prompt = self._gens[cost.shared][2].prompt if cost.shared else cost.prompt
+        return -1 if prompt is None else prompt + place
+
+    def prompt_token(self, row: int, number: int, place: int) -> dict[str, Any] | None:
+        """One token of a prompt text in numbers, for the inspector; None when its prompt is not known."""
+        tokens = self.text_tokens(row, number)
+        if tokens is None or not 0 <= place < tokens.count:
+            return None
+        return {
+            "rid": tokens.rid,
+            "position": tokens.first + place,
+            "reused": place < tokens.cached,
+            "count": tokens.count,
+            "more": [],
+        }
+
+    def text_ends(self, row: int, number: int) -> list[int]:
+        """Where each token of a prompt text ends, in UTF-16 units of it; none where that is not known."""
+        tokens = self.text_tokens(row, number)
+        raw = self.rows[row].segments[number].text().encode("utf-8", "replace") if tokens is not None else b""
+        return [] if tokens is None else ends_in_units(raw, tokens.ends)
+
+    def text_tokens(self, row: int, number: int) -> TextTokens | None:
+        """The tokens of a prompt text, by its row and its place there."""
+        if not 0 <= row < len(self.rows) or not 0 <= number < len(self.rows[row].segments):
+            return None
+        return self.rows[row].segments[number].prompt
 
     def totals(self) -> tuple[int, int]:
         """Reused and all prompt tokens of the finished generations."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sgnb.widgets import words
-from sgnb.widgets.program_rows import Cost, Lane, Row
+from sgnb.widgets.program_rows import Cost, Lane, Row, Segment
 
 if TYPE_CHECKING:
     from sgnb.widgets.fold import ProgramFold
@@ -19,7 +19,7 @@ FIRST_CHARS = 80
 
 def row_data(fold: ProgramFold, row: Row) -> dict[str, Any]:
     """One row without its text."""
-    return {
+    out: dict[str, Any] = {
         "kind": row.kind,
         "role": words.visible(row.role),
         "branch": words.visible(row.branch),
@@ -28,9 +28,40 @@ def row_data(fold: ProgramFold, row: Row) -> dict[str, Any]:
         "lane": row.lane,
         "arms": row.arms,
         "error": row.error,
-        "segs": [{"model": s.model, "name": words.visible(s.name), "hidden": s.hidden} for s in row.segments],
+        "segs": [segment_data(segment) for segment in row.segments],
         "costs": [cost_data(fold, cost) for cost in row.costs],
     }
+    if (tokens := row.prompt_tokens()) is not None:
+        reuse, computed = prompt_words(*tokens)
+        rid = next(s.prompt.rid for s in row.segments if s.prompt is not None)
+        out["prompt"] = {"cached": tokens[0], "prompt": tokens[1], "rid": rid, "reuse": reuse}
+        out["prompt"] |= {"computed": computed, "shared": is_shared(fold, row)}
+    return out
+
+
+def segment_data(segment: Segment) -> dict[str, Any]:
+    """A text without its characters. ``reused``: UTF-16 units of a prompt text that were reused; absent: not known."""
+    out = {"model": segment.model, "name": words.visible(segment.name), "hidden": segment.hidden}
+    if segment.prompt is not None:
+        out |= {"reused": segment.prompt.units, "count": segment.prompt.count, "rid": segment.prompt.rid}
+    return out
+
+
+def prompt_words(cached: int, prompt: int) -> list[str]:
+    """``312 of 312 tokens reused``, ``0 computed``."""
+    return [words.reuse_words(cached, prompt), f"{words.count(prompt - cached)} computed"]
+
+
+def is_shared(fold: ProgramFold, row: Row) -> bool:
+    """True for prompt text that stands before a fork with no generation between: no cost line of one branch tells it."""
+    rows = [fold.rows[number] for number in fold.rows_of.get(row.lane, ())]
+    place = next((at for at, one in enumerate(rows) if one is row), len(rows))
+    for later in rows[place + 1 :]:
+        if later.costs:
+            return False
+        if later.kind == "fork":
+            return True
+    return False
 
 
 def cost_data(fold: ProgramFold, cost: Cost) -> dict[str, Any]:
@@ -114,17 +145,13 @@ def summary(fold: ProgramFold) -> list[list[str]]:
     if fold.finished is None or not costs:
         return []
     cached, prompt = fold.totals()
-    forced = sum(cost.forced for cost in costs)
-    out = [
-        [
-            f"{words.count(cached)} of {words.count(prompt)}",
-            f"prompt tokens reused, {words.share(cached, prompt)}",
-        ],
-        [
-            words.count(fold.tokens),
-            "tok generated" + (f", {words.count(forced)} of them forced" if forced else ""),
-        ],
-    ]
+    forced = sum(cost.forced for cost in costs if not cost.shared)
+    out = []
+    if prompt:  # else nothing of it was begun
+        reused = f"{words.count(cached)} of {words.count(prompt)}"
+        out.append([reused, f"prompt tokens reused, {words.share(cached, prompt)}"])
+    said = f", {words.count(forced)} of them forced" if forced else ""
+    out.append([words.count(fold.tokens), f"tok generated{said}"])
     if fold.times:
         split = words.split(fold.finished.times)
         out.append([words.duration(fold.finished.seconds) + (":" if split else ""), split])

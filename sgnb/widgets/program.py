@@ -6,8 +6,10 @@ or a second view is complete. ``publish`` runs on the publisher's thread; messag
 the kernel handles comms on, also while the cell runs. No program is driven here and nothing is printed.
 
 Page → kernel: ``{"k": "stop"}``, ``{"k": "hello"}`` (asks for a snapshot), ``{"k": "ack", "seq": n}``; questions, which
-``sgnb.run_source`` answers: ``{"k": "token" | "fork" | "open", "id": i, …}``; and those of the engine's store
-(``widgets.telemetry``), which name their page.
+``sgnb.run_source`` answers: ``{"k": "token" | "fork" | "open", "id": i, …}``; where the tokens of a prompt text end:
+``{"k": "ends", "id": i, "row": r, "seg": n}``; the run at an earlier moment: ``{"k": "past", "id": i, …}``
+(``widgets.past``); and those of the engine's store (``widgets.telemetry``), which name their
+page.
 Kernel → page: ``{"k": "delta", …}``, ``{"k": "snapshot", …}`` (``widgets.fold``), ``{"k": "stopping"}``,
 ``{"k": "told", "id": i, "data": …}`` or ``"error"``.
 """
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sgnb.errors import SgnbError
 from sgnb.runtime.events import EventLog
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.past import Moment, picture_at
 from sgnb.widgets.publisher import get_publisher
 from sgnb.widgets.static import html_of, text_of
 from sgnb.widgets.telemetry import FeedEngine, feed_of
@@ -39,7 +42,7 @@ ACK_PATIENCE = 2.0
 """Seconds without any acknowledgement after which a page that did acknowledge is served slowly."""
 MIME_WIDGET = "application/vnd.jupyter.widget-view+json"
 
-QUESTIONS = frozenset({"token", "fork", "open"})
+QUESTIONS = frozenset({"token", "fork", "open", "ends", "past"})
 
 _numbers = itertools.count(1)
 
@@ -60,10 +63,15 @@ class RunSource(Protocol):
         """Free the views that were opened."""
 
 
+def number_in(content: Mapping[str, Any], name: str) -> int:
+    """The number that a message gives under a name; -1 when it gives none."""
+    number = content.get(name)
+    return number if isinstance(number, int) else -1
+
+
 def place_in(content: Mapping[str, Any]) -> int:
     """The token's place that a message names; -1 when it names none."""
-    place = content.get("place")
-    return place if isinstance(place, int) else -1
+    return number_in(content, "place")
 
 
 class ProgramView:
@@ -244,11 +252,7 @@ class ProgramView:
         def work() -> None:
             reply: dict[str, Any] = {"k": "told", "id": content.get("id")}
             try:
-                if self.source is None:
-                    raise SgnbError("This view has no run to ask.")
-                with self._lock:
-                    details = self._fold.token(str(content.get("rid", "")), place_in(content))
-                reply["data"] = self.source.answer(content, details)
+                reply["data"] = self._answer_to(content)
             except SgnbError as error:
                 reply["error"] = error.message
             widget = self._widget
@@ -256,6 +260,29 @@ class ProgramView:
                 get_publisher().send_now(lambda: widget.send(reply))
 
         threading.Thread(target=work, name="sgnb question", daemon=True).start()
+
+    def _answer_to(self, content: dict[str, Any]) -> dict[str, Any]:
+        if content["k"] == "past":
+            past = picture_at(self.log, Moment.of(content))
+            facts = self.source.facts() if self.source is not None else {}
+            return past | {"head": past["head"] | facts}
+        if content["k"] == "ends":
+            with self._lock:
+                row, number = number_in(content, "row"), number_in(content, "seg")
+                return {"ends": self._fold.text_ends(row, number)}
+        if self.source is None:
+            raise SgnbError("This view has no run to ask.")
+        with self._lock:
+            details = self._details(content)
+        return self.source.answer(content, details)
+
+    def _details(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The token that a question names: by its prompt text, or by its generation."""
+        if "row" in content:
+            return self._fold.prompt_token(
+                number_in(content, "row"), number_in(content, "seg"), place_in(content)
+            )
+        return self._fold.token(str(content.get("rid", "")), place_in(content))
 
     def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
         kind = content.get("k") if isinstance(content, dict) else None

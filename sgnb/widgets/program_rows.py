@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sgnb.messages import PromptText
 from sgnb.widgets import words
+from sgnb.widgets.prompt_tokens import TextTokens, find_texts
 
 MAX_TOKENS = 20_000
 """Tokens of a segment whose details are kept; later ones are text only."""
@@ -33,6 +35,9 @@ class Segment:
     parts: list[str] = field(default_factory=list)
     sent: int = 0
     hidden: int = 0
+    hidden_bytes: int = 0
+    prompt: TextTokens | None = None
+    """Of prompt text: which tokens of a prompt it is; of several prompts, that of the one that reused least of it."""
     tokens: list[Any] = field(default_factory=list)
     """``backends.base.TokenInfo`` of each token, where log-probabilities were asked for."""
     marks: list[float] = field(default_factory=list)
@@ -42,10 +47,13 @@ class Segment:
 
     def text(self) -> str:
         """All of it."""
-        if len(self.parts) > 1:
+        if len(self.parts) > 1 and self.sent in (
+            0,
+            len(self.parts),
+        ):  # what was sent stays apart from what was not
             self.parts[:] = ["".join(self.parts)]
             self.sent = min(self.sent, 1)
-        return self.parts[0] if self.parts else ""
+        return "".join(self.parts)
 
     def add_tokens(self, tokens: Iterable[Any]) -> None:
         """Keep the details of tokens, and how much of the text each made."""
@@ -79,6 +87,12 @@ class Cost:
     reason: dict[str, Any] = field(default_factory=dict)
     shape: str = ""
     """What its output must be, in words."""
+    texts: list[Segment] = field(default_factory=list)
+    """Prompt texts of its state that no generation before it has read."""
+    shared: str = ""
+    """The request whose result it takes, where a pass found them equal: it computed nothing of its own."""
+    shared_with: str = ""
+    """That one in words: ``branch 0``, or its variable."""
     after: str = ""
     """The generation before it in the same state that had not ended when it was queued."""
     options: tuple[str, ...] = ()
@@ -91,6 +105,16 @@ class Cost:
     first: float = 0.0
     """When its first text came, by the log's clock."""
     last: float = 0.0
+
+    def read(self, told: PromptText) -> list[Segment]:
+        """Take what the engine told of its prompt; returns the texts of which more is known now."""
+        texts = [(text.text(), text.hidden_bytes) for text in self.texts]
+        changed = []
+        for segment, tokens in zip(self.texts, find_texts(told, self.rid, self.cached, texts), strict=True):
+            if tokens and (segment.prompt is None or tokens.cached < segment.prompt.cached):
+                segment.prompt = tokens
+                changed.append(segment)
+        return changed
 
     @property
     def chosen(self) -> str:
@@ -117,6 +141,8 @@ class Cost:
         took = [self.took()] if times and self.seconds is not None else []
         if self.options and self.winner >= 0:
             return [*([self.chosen] if chosen else []), *took]
+        if self.shared:
+            took = [f"shared with {self.shared_with}, computed once"]
         forced = f", {words.count(self.forced)} forced" if self.forced else ""
         counted = f"{words.count(self.tokens)} tok{forced}"
         return [counted, *took, words.stop_words(self.reason, stopped=stopped, shape=self.shape)]
@@ -188,6 +214,16 @@ class Row:
     costs: list[Cost] = field(default_factory=list)
     error: list[str] = field(default_factory=list)
     arms: list[int] = field(default_factory=list)
+
+    def prompt_tokens(self) -> tuple[int, int] | None:
+        """``(reused, all)`` tokens of a row that is prompt text alone; None while they are not known."""
+        texts = [segment for segment in self.segments if segment.parts]
+        if self.costs or self.kind != "turn" or not texts:
+            return None
+        known = [segment.prompt for segment in texts if segment.prompt is not None]
+        if len(known) < len(texts):
+            return None
+        return sum(one.cached for one in known), sum(one.count for one in known)
 
 
 @dataclass(slots=True)

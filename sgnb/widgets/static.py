@@ -12,6 +12,7 @@ from sgnb import __version__
 from sgnb.runtime.events import EventLog
 from sgnb.widgets import words
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.fold_data import is_shared
 from sgnb.widgets.program_rows import Cost, Row, Segment
 
 TAGS = ("table", "tr", "th", "td", "b", "br", "code", "pre")
@@ -43,7 +44,8 @@ def html_of(fold: ProgramFold) -> str:
     for row in shown_rows(fold):
         role = "<br>".join(html.escape(word) for word in _role_words(row))
         cost = "<br>".join(
-            f"<b>{html.escape(name)}</b> {html.escape(line)}" for name, line in _costs(fold, row)
+            f"<b>{html.escape(name)}</b> {html.escape(line)}" if name else html.escape(line)
+            for name, line in _costs(fold, row)
         )
         out.append(f"<tr><td>{role}</td><td>{_html_text(row)}</td><td>{cost}</td></tr>")
     for step in skipped(fold):
@@ -65,7 +67,7 @@ def text_of(fold: ProgramFold) -> str:
             f"    {words.visible(cost.name)} {choice_words(cost)}" for cost in row.costs if choice_words(cost)
         ]
         out += [f"    {line}" for line in (*row.error, *_hidden(row))]
-        out += [f"    [{name}: {line}]" for name, line in _costs(fold, row)]
+        out += [f"    [{name}: {line}]" if name else f"    [{line}]" for name, line in _costs(fold, row)]
     for step in skipped(fold):
         out.append(f"{step['role'] or 'text'}:")
         out += [f"    {line}" for line in (*step["text"].splitlines(), f"[{step['note']}]")]
@@ -77,7 +79,7 @@ def end_of(fold: ProgramFold) -> str:
     out = [
         line
         for row in shown_rows(fold)
-        for line in (*row.error, *(f"[{n}: {line}]" for n, line in _costs(fold, row)))
+        for line in (*row.error, *(f"[{n or row.role or 'text'}: {line}]" for n, line in _costs(fold, row)))
     ]
     return "\n".join([*out, last_line(fold)])
 
@@ -166,6 +168,9 @@ def _hidden(row: Row) -> list[str]:
 
 def _costs(fold: ProgramFold, row: Row) -> list[tuple[str, str]]:
     stopped = fold.status == "stopped"
+    tokens = row.prompt_tokens()
+    if tokens is not None and is_shared(fold, row):
+        return [("", words.reuse_words(*tokens))]
     return [
         (
             words.visible(cost.name),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 from playwright.sync_api import Browser, Page
 from view_page import DARK, LIGHT, ROOT
 
 from sgnb.backends.base import TokenInfo
+from sgnb.messages import PromptText
 from sgnb.runtime import events as ev
 from sgnb.widgets.bundle import STATIC, join_modules
 from sgnb.widgets.fold import ProgramFold
@@ -66,6 +68,8 @@ class Script:
     def __init__(self, *, logprobs: bool = True, graph: object = None) -> None:
         self.log = ev.EventLog()
         self.logprobs = logprobs
+        self.texts: dict[int, str] = {}
+        """What each state has appended and no generation has read."""
         self.log.append(ev.RunStarted("[7]", "7", "Qwen3-0.6B", graph))
         self.log.append(ev.StateOpened(1, ""))
 
@@ -73,6 +77,7 @@ class Script:
         self.log.append(ev.RoleBegan(state, role))
         self.log.append(ev.TextAppended(state, text, line))
         self.log.append(ev.RoleEnded(state, role))
+        self.texts[state] = f"{self.texts.get(state, '')}<{role}>{text}"
 
     def gen(
         self,
@@ -120,7 +125,13 @@ class Script:
             "finish": "grammar" if stop is None else "stop",
             "finish_reason": {"type": "stop", "matched": stop},
         }
-        self.log.append(ev.GenDone(rid, meta))
+        pieces = re.findall(r"<[a-z]+>|\s*[^\s<]+|\s*<|\s+", self.texts.pop(int(rid.split(".")[0]), ""))
+        told = PromptText(
+            first=max(0, prompt[1] - len(pieces)),
+            lengths=[len(piece.encode()) for piece in pieces],
+            raw="".join(pieces).encode(),
+        )
+        self.log.append(ev.GenDone(rid, meta, told if pieces else None))
 
     def select(
         self,
@@ -151,6 +162,7 @@ class Script:
     def fork(self, count: int, *, parent: int = 1, number: int = 1, first: int = 2, prefix: str = "") -> None:
         for index in range(count):
             self.log.append(ev.StateOpened(first + index, f"{prefix}{index}", parent, number))
+            self.texts[first + index] = self.texts.get(parent, "")
 
     def finish(self, status: str = "finished", error: BaseException | None = None) -> None:
         times = {"queue": 0.01, "prefill": 0.06, "decode": 0.71, "python": 0.02}
@@ -201,6 +213,16 @@ def fold_of(script: Script) -> ProgramFold:
     return fold
 
 
+def ends_of(fold: ProgramFold) -> dict[str, list[int]]:
+    """Where the tokens of every prompt text end, as the kernel answers: ``"row.segment"`` → ends."""
+    return {
+        f"{row}.{number}": fold.text_ends(row, number)
+        for row, shown in enumerate(fold.rows)
+        for number, segment in enumerate(shown.segments)
+        if segment.prompt is not None
+    }
+
+
 KERNEL = (ROOT / "tests/js/fake_program.js").read_text()
 
 
@@ -212,6 +234,7 @@ def open_program(
     dark: bool = False,
     height: int = 900,
     shade: str = "none",
+    ends: dict[str, list[int]] | None = None,
 ) -> Page:
     """A page that shows the snapshot."""
     page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
@@ -229,7 +252,9 @@ def open_program(
         f'<body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
     )
     page.add_script_tag(
-        content=f"{script}\n{KERNEL.replace('SNAPSHOT', json.dumps(snapshot))}", type="module"
+        content=f"{script}\n{KERNEL.replace('SNAPSHOT', json.dumps(snapshot))}"
+        f"\nwindow.ends = {json.dumps(ends or {})};",
+        type="module",
     )
     page.wait_for_selector(".sgnb-program[data-seq]")
     if shade != "none":

@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page
-from program_page import FINDINGS, Script, fold_of, open_program, review
+from program_page import FINDINGS, Script, ends_of, fold_of, open_program, review
 
 from sgnb.errors import RequestError, SourcePosition
 from sgnb.runtime import events as ev
@@ -238,6 +238,41 @@ def test_shades_legend_and_tokens_by_keyboard(browser: Browser) -> None:
     said = page.evaluate("() => window.said.filter(one => one.k === 'token').map(one => one.place)")
     assert said[-2:] == [2, 3]
     assert page.errors == []
+    page.close()
+
+
+def test_what_was_reused_of_prompts_is_shaded_and_inspected(browser: Browser) -> None:
+    """What branches share has its cost line; with *Cached* every prompt has, and its tokens can be walked."""
+    script = Script()
+    script.turn(1, "system", "one two three four", 1)
+    script.fork(2)
+    for state, cached in ((2, 4), (3, 5)):
+        script.turn(state, "user", "five six", 4)
+        script.gen(state, "x", "said", 5, prompt=(cached, 8))
+    script.finish()
+    fold = fold_of(script)
+    page = open_program(browser, fold.snapshot(), ends=ends_of(fold))
+    lines = page.locator(".sgnb-prompt-cost:visible")
+    assert [line.split("\n")[0] for line in lines.all_inner_texts()] == ["3 of 4 tokens reused"]
+    before = page.locator(".sgnb-rows").inner_text()
+    page.get_by_role("radio", name="Cached").click()
+    assert page.locator(".sgnb-row[data-role=system] .sgnb-reused-text").inner_text() == "one two three"
+    assert page.locator(".sgnb-row[data-role=system] .sgnb-computed-text").inner_text() == "four"
+    assert lines.count() == 3
+    assert "0 of 2 tokens reused" in lines.nth(1).inner_text()
+    page.get_by_role("radio", name="None").click()
+    assert page.locator(".sgnb-rows").inner_text() == before
+    text = page.locator(".sgnb-row[data-role=system] .sgnb-prompt")
+    text.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    dialog = page.locator(".sgnb-inspector:visible")
+    dialog.get_by_text("token 1 of 4, id 500").wait_for()
+    assert "reused" in dialog.inner_text() and "slot 77" in dialog.inner_text()
+    assert dialog.get_by_role("button", name="Fork from here").count() == 0
+    page.keyboard.press("Escape")
+    assert page.evaluate("() => window.said.filter(one => one.k === 'ends').length") == 1
+    assert page.errors == []  # type: ignore[attr-defined]
     page.close()
 
 

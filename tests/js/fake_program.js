@@ -9,6 +9,7 @@ window.model = {
   send(content) {
     window.said.push(content);
     if (content.k === "token") setTimeout(() => window.emit({k: "told", id: content.id, data: window.tokenAnswer(content)}), 0);
+    if (content.k === "ends") setTimeout(() => window.emit({k: "told", id: content.id, data: {ends: window.ends[`${content.row}.${content.seg}`] ?? []}}), 0);
     if (content.k === "fork") setTimeout(() => window.emit({k: "told", id: content.id, data: {name: "fork_1", words: `fork_1 begins after token ${content.tokens}. Go on with %%sgl --from fork_1`}}), 0);
     if (content.k === "open") setTimeout(() => window.emit({k: "told", id: content.id, error: "There is no engine behind this run."}), 0);
   },
@@ -17,6 +18,6 @@ window.model = {
 };
 window.emit = content => (listeners["msg:custom"] ?? []).forEach(f => f(content, []));
 window.setSnapshot = snapshot => { values.snapshot = snapshot; (listeners["change:snapshot"] ?? []).forEach(f => f()); };
-window.tokenAnswer = ({place}) => ({id: 34543, logprob: -0.34, top: [[-0.34, 34543, "security"], [-1.51, 7, "correctness"], [-2.66, 8, "performance"]],
+window.tokenAnswer = ({place, row}) => row !== undefined ? {rid: "2.finding", position: place + 1, reused: place < 9, id: 500 + place, slot: 77, node: 3, vocabulary: 151936} : ({id: 34543, logprob: -0.34, top: [[-0.34, 34543, "security"], [-1.51, 7, "correctness"], [-2.66, 8, "performance"]],
   allowed: 3, vocabulary: 151936, ruled_out: 9, ruled_out_text: "The", ruled_out_logprob: -0.97, forced: false, count: 34, step: 1151 + place, slot: -1});
 window.unmount = widget.render({model: window.model, el: document.querySelector("#place")});

@@ -4,8 +4,9 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {
-  applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, pieces, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
+  applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
+import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
 
 const row = (segs, more = {}) => ({ kind: "turn", role: "user", lane: 0, segs, costs: [], error: [], arms: [], state: "ok", ...more });
 const seg = (text, ...tokens) => ({ model: true, name: "x", text, marks: tokens.flat() });
@@ -76,4 +77,79 @@ test("what draws nothing is a box with its name", () => {
 
 test("the live region speaks in sentences", () => {
   assert.equal(sentence({ word: "Finished", facts: ["4 gen, 3 select"], cell: "7" }), "Run [7] finished, 4 gen, 3 select.");
+});
+
+test("of a prompt what was reused is shaded, then what was computed, without the blank between", () => {
+  const one = { model: false, text: "one two", reused: 3 };
+  assert.deepEqual(stretches(one, [], "cached", 0, 7), [
+    { from: 0, to: 3, name: "sgnb-reused-text" },
+    { from: 3, to: 4, name: "" },
+    { from: 4, to: 7, name: "sgnb-computed-text" },
+  ]);
+  assert.deepEqual(stretches(one, [], "cached", 5, 7), [{ from: 5, to: 7, name: "sgnb-computed-text" }]);
+  assert.deepEqual(stretches({ model: false, text: "one" }, [], "cached", 0, 3), [{ from: 0, to: 3, name: "" }], "nothing is known of it");
+  assert.deepEqual(stretches({ model: true, text: "one", reused: 3 }, [], "cached", 0, 3), [{ from: 0, to: 3, name: "" }], "model text is no prompt");
+});
+
+test("blanks are signs of their own where the reader wants to see them", () => {
+  assert.deepEqual(pieces("a b\n", true), [
+    { text: "a", box: false },
+    { text: " ", box: false, sign: "·" },
+    { text: "b", box: false },
+    { text: "\n", box: false, sign: "⏎" },
+  ]);
+  assert.equal(pieces("a b\t\u202e", true).map(piece => piece.text).join(""), "a b\tU+202E");
+});
+
+test("a prompt of several chunks says how far it is", () => {
+  const step = (prefix, tokens, rid = "r") => ({ rows: [{ rid, kind: "prefill", prefix, tokens }] });
+  const record = { rid: "r", prompt: 1460 };
+  assert.equal(prefillWords(record, [step(0, 512), step(512, 512), step(0, 9, "other")]), "prefill 1\u2009024 of 1\u2009460");
+  assert.equal(prefillWords(record, [step(0, 1460)]), "");
+  assert.equal(prefillWords(record, []), "");
+});
+
+test("a moment: tokens drawn by the steps that had ended, requests that had finished", () => {
+  const row = (rid, kind, prefix, tokens) => ({ rid, kind, prefix, tokens });
+  const history = {
+    requests: new Map([
+      ["a", { queued: 1, prompt: 10, finished: 4.5 }],
+      ["b", { queued: 3.5, prompt: 4, finished: 0 }],
+      ["late", { queued: 9, prompt: 4, finished: 0 }],
+    ]),
+    steps: [
+      { time: 2, forward_seconds: 0.1, rows: [row("a", "prefill", 0, 6)] },
+      { time: 2.5, forward_seconds: 0.1, rows: [row("a", "prefill", 6, 4)] },
+      { time: 3, forward_seconds: 0.1, rows: [row("a", "decode", 10, 1), row("other", "decode", 5, 1)] },
+      { time: 4, forward_seconds: 0.5, sample_seconds: 0.1, rows: [row("a", "decode", 11, 1), row("b", "prefill", 0, 4)] },
+    ],
+  };
+  const rids = ["a", "b", "late", "unknown"];
+  assert.deepEqual(momentOf(history, rids, 2.2), { time: 2.2, tokens: { a: 0 }, ended: [] }, "the first chunk draws nothing");
+  assert.deepEqual(momentOf(history, rids, 3.2).tokens, { a: 2 });
+  assert.deepEqual(momentOf(history, rids, 4.2).tokens, { a: 2, b: 0 }, "the last step goes on");
+  assert.deepEqual(momentOf(history, rids, 4.7), { time: 4.7, tokens: { a: 3, b: 1 }, ended: ["a"] });
+});
+
+test("one question about the past at a time; the newest moment wins, and live needs no answer", async () => {
+  const asked = [];
+  const shown = [];
+  const past = new Past(moment => new Promise(done => asked.push([moment.time, done])), doc => shown.push(doc), () => []);
+  const at = time => past.follow({ isLive: time === null, time, history: { requests: new Map(), steps: [] } });
+  const settled = () => new Promise(done => setTimeout(done, 0));
+  at(1);
+  at(2);
+  at(3);
+  assert.deepEqual(asked.map(([time]) => time), [1]);
+  asked[0][1]("one");
+  await settled();
+  assert.deepEqual([asked.map(([time]) => time), shown], [[1, 3], ["one"]]);
+  at(null);
+  asked[1][1]("three");
+  await settled();
+  assert.deepEqual(shown, ["one", null], "what comes late is not shown");
+  at(4);
+  asked[2][1]("four");
+  await settled();
+  assert.deepEqual(shown, ["one", null, "four"]);
 });

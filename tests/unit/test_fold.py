@@ -461,7 +461,7 @@ def test_forced_tokens_are_counted_and_the_stop_names_the_shape() -> None:
         ["34 tok, 16 forced", "regex complete"],
         ["34 tok, 16 forced", "EBNF complete"],
     ]
-    assert fold.summary()[1] == ["102", "tok generated, 48 of them forced"]
+    assert fold.summary()[0] == ["102", "tok generated, 48 of them forced"]
 
 
 def test_tokens_know_their_part_of_the_text_also_across_characters() -> None:
@@ -487,6 +487,9 @@ def test_tokens_know_their_part_of_the_text_also_across_characters() -> None:
         "forced": True,
         "count": 6,
         "step": -1,
+        "rid": "r1",
+        "position": -1,
+        "more": [5, 7, 8],
     }
     assert fold.token("r1", 3) is None and fold.token("nobody", 0) is None
 
@@ -517,3 +520,27 @@ def test_what_waits_for_a_join_is_said() -> None:
         ("user", "{merged}", ""),
         ("assistant", "verdict", "not started · JSON schema Verdict · ≤\u200964 tok"),
     ]
+
+
+def test_an_error_of_pythons_own_says_its_line_of_the_cell() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[4]", "4", "stub"))
+    error: BaseException = ValueError("no more")
+    try:
+        exec(compile("x = 1\n\nint('a')", "<sgl 4>", "exec"), {})
+    except ValueError as raised:
+        error = raised
+    log.append(ev.RunFinished("failed", 0.1, error))
+    (row,) = fold_of(log).rows
+    assert row.error == ["Line 3: ValueError: invalid literal for int() with base 10: 'a'"]
+    assert row.line == 3
+
+
+def test_a_run_that_began_nothing_says_nothing_of_its_prompts() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[4]", "4", "stub"))
+    log.append(ev.StateOpened(1, ""))
+    log.append(ev.GenQueued(1, "r", "x", 2, 9))
+    log.append(ev.RunFinished("failed", 0.1, ValueError("no")))
+    summary = fold_of(log).summary()
+    assert summary[0] == ["0", "tok generated"]

@@ -39,7 +39,8 @@ export function clockTime(epoch) {
 }
 
 const PICTURES = { "\n": "⏎", "\t": "→", "\r": "␍" };
-const HIDDEN =
+/** Characters that draw nothing or turn the reading order, and controls. */
+export const HIDDEN =
   /[\u0000-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u180E\u200B-\u200F\u2028-\u202E\u2060-\u206F\u3164\uFEFF\uFFF9-\uFFFB\uD800-\uDFFF]|[\u{E0000}-\u{E007F}]/gu;
 
 /** Text on one line, every invisible character shown: line feeds as ⏎, others by name. */

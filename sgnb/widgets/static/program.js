@@ -89,7 +89,7 @@ function render({ model, el: root }) {
     place.scrollIntoView({ block: "nearest" });
   };
   const watcher = new IntersectionObserver(entries => {
-    visible = entries[entries.length - 1].isIntersecting;
+    visible = view.seen = entries[entries.length - 1].isIntersecting;
     if (visible) schedule();
   });
   watcher.observe(host);

@@ -1,13 +1,14 @@
 // The document of a program view and what is computed of it: applying deltas, how branches are laid out, which tokens are
 // shaded, what a click on text means. Pure: no elements, no clock. The words of a run come from the kernel (fold.py).
 
+import { count, HIDDEN } from "./format.js";
+
 export const COLUMN = 220; // px a branch needs to stand beside others
 export const MAX_COLUMNS = 3;
 export const TABLE_FROM = 9; // so many branches are a table
 export const RUN_CHARS = 4000; // text is shown in blocks of about this length, so that appending lays out one of them
 const LONGEST_RUN = 16000;
-const HIDDEN =
-  /[\u0000-\u0008\u000B-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u180E\u200B-\u200F\u2028-\u202E\u2060-\u206F\u3164\uFEFF\uFFF9-\uFFFB\uD800-\uDFFF]|[\u{E0000}-\u{E007F}]/u;
+const LOOK_BACK = 200; // steps
 const MARK = 3; // numbers a token has in seg.marks: length, probability, flags
 const FORCED = 1;
 
@@ -64,6 +65,15 @@ export function isRunning(head) {
   return head.state === "running" || head.state === "queued";
 }
 
+/** `prefill 512 of 1 460`: how far the prompt of an admitted request is; of one chunk that is not told. */
+export function prefillWords({ rid, prompt }, steps) {
+  for (let index = steps.length - 1; index >= 0 && index >= steps.length - LOOK_BACK; index--) {
+    const row = steps[index].rows.find(one => one.rid === rid && one.kind === "prefill");
+    if (row) return row.prefix + row.tokens < prompt ? `prefill ${count(row.prefix + row.tokens)} of ${count(prompt)}` : "";
+  }
+  return "";
+}
+
 /** The sentence for the live region when the run's state changes. */
 export function sentence(head) {
   const { word = "", facts = [], cell = "" } = head;
@@ -84,21 +94,27 @@ export function layoutOf(arms, width, nested = false) {
   return "columns";
 }
 
-/** Cut text into runs; `box` runs are single characters that draw nothing and are shown by name. */
-export function pieces(text) {
-  if (!HIDDEN.test(text)) return text ? [{ text, box: false }] : [];
-  const out = [];
-  let plain = "";
-  for (const char of text) {
-    if (!HIDDEN.test(char)) {
-      plain += char;
-      continue;
-    }
-    if (plain) out.push({ text: plain, box: false });
-    plain = "";
-    out.push({ text: nameOfChar(char), box: true, length: char.length });
+const SIGNS = { "\n": "⏎", "\t": "→", " ": "·" };
+
+/**
+ * Cut text into runs; `box` runs are single characters that draw nothing and are shown by name. With `signs` a blank is a
+ * run of its own, with its sign.
+ */
+export function pieces(text, signs = false) {
+  if (signs) {
+    const parts = text.split(/([ \t\n])/).filter(part => part);
+    return parts.flatMap(part => (SIGNS[part] ? [{ text: part, box: false, sign: SIGNS[part] }] : pieces(part)));
   }
-  if (plain) out.push({ text: plain, box: false });
+  const out = [];
+  let at = 0;
+  const put = end => end > at && out.push({ text: text.slice(at, end), box: false });
+  for (const { 0: char, index } of text.matchAll(HIDDEN)) {
+    if (char === "\n" || char === "\t") continue; // these are seen
+    put(index);
+    out.push({ text: nameOfChar(char), box: true, length: char.length });
+    at = index + char.length;
+  }
+  put(text.length);
   return out;
 }
 
@@ -120,9 +136,14 @@ export function breakAt(text, held) {
 
 // ---------------------------------------------------------------- tokens
 
-/** How many tokens a segment knows. */
+/** How many tokens a generation's text knows. */
 export function tokenCount(seg) {
   return seg.marks ? seg.marks.length / MARK : 0;
+}
+
+/** A prompt text whose tokens are known: it can be shaded by what was reused of it, and inspected. */
+export function isCounted(seg) {
+  return !seg.model && seg.reused !== undefined;
 }
 
 /** The end of each token in the text, in UTF-16 units, from place `from` on where `before` have been counted. */
@@ -162,6 +183,14 @@ export function stretches(seg, ends, shade, from, to) {
     if (last && last.name === name && !name) last.to = end;
     else out.push({ from: begin, to: end, name });
   };
+  if (shade === "cached" && isCounted(seg)) {
+    const cut = Math.max(from, Math.min(to, seg.reused));
+    const blank = cut + /^\s*/.exec(seg.text.slice(cut, to))[0].length;
+    put(from, cut, "sgnb-reused-text");
+    put(cut, blank, "");
+    put(blank, to, "sgnb-computed-text");
+    return out;
+  }
   if (!ends.length || (shade !== "probability" && shade !== "forced")) return from < to ? [{ from, to, name: "" }] : [];
   let at = from;
   for (let place = Math.max(0, tokenAt(ends, from)); place < ends.length && at < to; place++) {

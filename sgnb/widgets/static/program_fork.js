@@ -23,6 +23,12 @@ export class ForkView {
   update(row) {
     this.row = row;
     setText(this.gutter, row.role);
+    for (const lane of [...this.arms.keys()]) {
+      if (row.arms.includes(lane)) continue;
+      this.arms.get(lane).host.remove(); // another moment is shown: that branch was not there yet
+      this.arms.delete(lane);
+      this.layout = "";
+    }
     const fresh = row.arms.length !== this.arms.size;
     for (const lane of row.arms) if (!this.arms.has(lane)) this.arms.set(lane, this._arm(lane));
     if (fresh) this.layout = "";
@@ -30,8 +36,6 @@ export class ForkView {
     for (const arm of this.arms.values()) this._state(arm);
     this._status();
   }
-
-  drawText() {}
 
   fold() {
     this.place();
@@ -152,6 +156,7 @@ export class ForkView {
 
   /** Sentences for the live region: a branch that finished. */
   _status() {
+    if (this.view.isPast) return;
     this.told ??= new Set();
     for (const arm of this.arms.values()) {
       const lane = this.view.doc.lanes[arm.lane];
@@ -159,6 +164,11 @@ export class ForkView {
       this.told.add(arm.lane);
       if (this.view.running) this.view.region.say(`Branch ${lane.name} ${lane.state === "done" ? "finished" : "failed"}${this.view.laneTokens(arm.lane)}.`);
     }
+  }
+
+  /** Whether this view can show that row. */
+  fits(row) {
+    return row.kind === "fork" && row.lane === this.row?.lane;
   }
 
   destroy() {

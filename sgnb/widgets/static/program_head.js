@@ -5,6 +5,7 @@ import { el, fill, setText } from "./dom.js";
 import { count, seconds } from "./format.js";
 import { isRunning } from "./program_data.js";
 import { joinDots } from "./program_row.js";
+import { settings } from "./settings.js";
 
 export const NUMBERS_EVERY = 250;
 const CLOCK_TRUST = 3000; // after so many ms without a message the clock stops: the kernel may be gone
@@ -23,14 +24,20 @@ const LEGENDS = {
   forced: [...PROMPT, ["forced", "forced by the grammar"]],
 };
 
-/** The shade this reader chose last. */
-export function rememberedShade() {
+/** The shade this reader chose last, or "". */
+function chosenShade() {
   try {
     const shade = localStorage.getItem(REMEMBERED);
-    return SHADES.some(([id]) => id === shade) ? shade : "none";
+    return SHADES.some(([id]) => id === shade) ? shade : "";
   } catch {
-    return "none"; // storage is refused here
+    return ""; // storage is refused here
   }
+}
+
+/** The shade to begin with: what this reader chose last, else what the settings say. */
+export function rememberedShade() {
+  const { shade } = settings();
+  return chosenShade() || (SHADES.some(([id]) => id === shade) ? shade : "none");
 }
 
 function remember(shade) {
@@ -50,7 +57,7 @@ export class Head {
     this.facts = el("span", "sgnb-facts");
     this.playhead = el("span", "sgnb-time sgnb-shown-at", { hidden: true });
     this.shade = segmented("Shade", SHADES, rememberedShade(), name => {
-      remember(name);
+      if (!this.defaulting) remember(name);
       actions.shade(name);
     });
     this.noStop = el("span", "sgnb-nostop", { hidden: true }, "Interrupt the kernel to stop.");
@@ -79,19 +86,20 @@ export class Head {
     this.received = performance.now();
   }
 
-  draw(head, { stopping, tokens, received }) {
+  /** `running`: the run has not ended; `still`: an earlier moment of it is shown. */
+  draw(head, { stopping, tokens, received, running, still }) {
     this.head = head;
     this.received = received;
-    const running = isRunning(head);
+    this.still = still;
     setText(this.word, stopping ? "Stopping …" : (head.word ?? ""));
-    this.glyph.dataset.state = head.word === "Starting engine" || head.word === "Queued" ? "waiting" : (head.state ?? "");
+    this.glyph.dataset.state = ["Starting engine", "Queued", "Not started"].includes(head.word) ? "waiting" : (head.state ?? "");
     if (!running) this.noStop.hidden = true;
     this.stop.hidden = !running || !this.noStop.hidden;
     this.stop.disabled = stopping;
     this.timeline.hidden = this.graph.hidden = running || !head.word;
     this.timeline.hidden ||= !head.store;
     this.graph.hidden ||= !head.graph;
-    if (!running || performance.now() - this.lastNumbers >= NUMBERS_EVERY) this.numbers();
+    if (!running || still || performance.now() - this.lastNumbers >= NUMBERS_EVERY) this.numbers();
     const key = JSON.stringify(head.summary ?? []);
     if (key !== this.summaryKey) {
       this.summaryKey = key;
@@ -99,6 +107,13 @@ export class Head {
       this.summary.hidden = !(head.summary ?? []).length;
     }
     this.drawLegend(tokens);
+  }
+
+  /** The settings changed: their shade holds where the reader has chosen none. */
+  useDefault() {
+    this.defaulting = true;
+    this.shade.choose(rememberedShade());
+    this.defaulting = false;
   }
 
   /** Time and live numbers, at most four times a second while the run goes on. */
@@ -113,15 +128,15 @@ export class Head {
       joinDots(this.facts, head.facts ?? []);
     }
     const since = Math.min(performance.now() - this.received, CLOCK_TRUST);
-    const spent = head.seconds + (isRunning(head) ? since / 1000 : 0);
+    const spent = head.seconds + (isRunning(head) && !this.still ? since / 1000 : 0);
     setText(this.time, head.timeless && !isRunning(head) ? "" : seconds(spent));
   }
 
-  /** `shown at step 1 171` while the playhead is not at live. */
-  drawPlayhead(store) {
+  /** `shown at step 1 171` while the playhead is not at live. `still`: this view does show that moment. */
+  drawPlayhead(store, still) {
     const away = !!store && !store.isLive;
     this.playhead.hidden = !away;
-    if (away) setText(this.playhead, `shown at step ${count(store.step)}`);
+    if (away) setText(this.playhead, still ? `shown at step ${count(store.step)}` : `the others are at step ${count(store.step)}`);
   }
 
   /** One line under the view while shading is on; what is missing where the run kept no probabilities. */

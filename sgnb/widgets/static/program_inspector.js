@@ -3,7 +3,7 @@
 
 import { el, fill, setText } from "./dom.js";
 import { count, oneLine } from "./format.js";
-import { chanceOf, tokenCount } from "./program_data.js";
+import { chanceOf } from "./program_data.js";
 
 const PATIENCE = 5000;
 
@@ -26,25 +26,19 @@ export class Inspector {
     view.list.addEventListener("scroll", () => this._scrolled(), { passive: true });
   }
 
-  /** Keys on a generation's text: arrows walk its tokens, Enter inspects. True when taken. */
-  textKey(event, text, index) {
-    const known = tokenCount(text.views[index].seg);
-    if (!known) return false;
+  /** Whether a key on a text is for its tokens. */
+  wants(key) {
+    return ["ArrowRight", "ArrowLeft", "Enter"].includes(key) || (key === "Escape" && (this.open || !!this.at));
+  }
+
+  /** Keys on a text whose tokens are known: arrows walk them, Enter inspects. */
+  textKey(key, text, index) {
     const here = this.at?.text === text && this.at.index === index ? this.at.place : -1;
-    if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
-      const next = here < 0 ? 0 : here + (event.key === "ArrowRight" ? 1 : -1);
-      this.focusToken(text, index, Math.max(0, Math.min(known - 1, next)));
-      return true;
-    }
-    if (event.key === "Enter") {
-      this.show(text, index, Math.max(0, here));
-      return true;
-    }
-    if (event.key === "Escape" && (this.open || this.at)) {
-      this.close(true);
-      return true;
-    }
-    return false;
+    if (key === "ArrowRight" || key === "ArrowLeft") {
+      const next = here < 0 ? 0 : here + (key === "ArrowRight" ? 1 : -1);
+      this.focusToken(text, index, Math.max(0, Math.min(text.views[index].ends.length - 1, next)));
+    } else if (key === "Enter") this.show(text, index, Math.max(0, here));
+    else this.close(true);
   }
 
   /** Outline a token. */
@@ -77,7 +71,7 @@ export class Inspector {
 
   walk(step) {
     const { text, index, place } = this.at;
-    this.focusToken(text, index, Math.max(0, Math.min(tokenCount(text.views[index].seg) - 1, place + step)));
+    this.focusToken(text, index, Math.max(0, Math.min(text.views[index].ends.length - 1, place + step)));
     this._anchor();
   }
 
@@ -133,23 +127,25 @@ export class Inspector {
     const { text, index, place } = this.at;
     const view = text.views[index];
     const shown = oneLine(text.textOf(index, place)) || "▯";
-    const chance = view.seg.marks[place * 3 + 1];
-    const known = { id: null, logprob: null, top: [], allowed: 0, count: tokenCount(view.seg), step: -1, slot: -1, chance };
-    this._draw(shown, place, known, view.rid);
+    const chance = view.seg.marks?.[place * 3 + 1] ?? -1;
+    const known = { id: null, logprob: null, top: [], allowed: 0, count: view.ends.length, step: -1, slot: -1, chance };
+    const reused = view.seg.model ? {} : { position: -1, reused: view.ends[place] <= view.seg.reused };
+    const rid = view.seg.model ? view.rid : view.seg.rid;
+    this._draw(shown, place, { ...known, ...reused }, rid);
     let found;
     try {
-      found = await this._ask(view.rid, place);
+      found = { ...known, ...reused, ...(await this._ask(text, index, place)) };
     } catch (error) {
-      found = { ...known, missing: error.message };
+      found = { ...known, ...reused, missing: error.message };
     }
     if (!this.open || this.at?.text !== text || this.at.index !== index || this.at.place !== place) return;
-    this._draw(shown, place, found ?? known, view.rid);
+    this._draw(shown, place, found, rid);
     this._anchor();
   }
 
-  _ask(rid, place) {
+  _ask(text, index, place) {
     const late = new Promise((_, reject) => setTimeout(() => reject(new Error("The kernel does not answer; this is what the page knows.")), PATIENCE));
-    return Promise.race([this.view.askToken(rid, place), late]);
+    return Promise.race([this.view.askToken(text, index, place), late]);
   }
 
   _draw(shown, place, data, rid) {
@@ -172,7 +168,7 @@ export class Inspector {
         back,
         next
       ),
-      el("p", "sgnb-dim", {}, `probability ${chance}${logprob}`),
+      data.reused === undefined ? el("p", "sgnb-dim", {}, `probability ${chance}${logprob}`) : el("p", "sgnb-dim", {}, this._origin(data, rid)),
       this._rivals(shown, data),
       data.allowed ? el("p", "sgnb-dim", {}, this._grammar(data)) : null,
       data.missing ? el("p", "sgnb-dim", {}, data.missing) : null,
@@ -205,6 +201,23 @@ export class Inspector {
     );
   }
 
+  /** Of a prompt token: `reused, cached by cell [6]`, or `computed in step 1 161`; as far as the page knows. */
+  _origin(data, rid) {
+    const history = this.view.store?.history;
+    if (data.reused) {
+      const label = history?.requests.get(this.view.store.live.nodes.get(data.node)?.rid)?.label;
+      return label?.cell ? `reused, cached by cell [${label.cell}]` : "reused";
+    }
+    const step = this._stepOf(data, rid);
+    return step < 0 ? "computed" : `computed in step ${count(step)}`;
+  }
+
+  /** The step that computed a prompt token; -1 where its events are not on this page. */
+  _stepOf({ position }, rid) {
+    const covers = row => row.rid === rid && row.kind !== "decode" && row.prefix <= position && position < row.prefix + row.tokens;
+    return this.view.store?.history.steps.findLast(step => step.rows.some(covers))?.step ?? -1;
+  }
+
   _grammar(data) {
     const allowed = data.allowed === 1 ? "The grammar allowed this token alone" : `The grammar allowed ${count(data.allowed)}`;
     const of = data.vocabulary ? (data.allowed === 1 ? `, of ${count(data.vocabulary)}.` : ` of ${count(data.vocabulary)} tokens.`) : data.allowed === 1 ? "." : " tokens.";
@@ -216,7 +229,14 @@ export class Inspector {
   _foot(place, data, rid) {
     const where = [data.step >= 0 ? `step ${count(data.step)}` : "", data.slot >= 0 ? `slot ${count(data.slot)}` : ""].filter(Boolean).join(", ");
     const said = el("span", "sgnb-dim sgnb-inspector-said", {}, where);
-    const cost = { rid, step: data.step };
+    const cost = { rid, step: data.reused === false ? this._stepOf(data, rid) : data.step };
+    const step = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showStep(cost) }, "Show step");
+    if (cost.step < 0) {
+      step.disabled = true;
+      step.title = data.reused ? "This token was reused; the request has no step of its own for it." : "The step of this token is not known.";
+    }
+    const tree = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showIn("tree", cost) }, "Show in tree");
+    if (data.reused !== undefined) return el("div", "sgnb-inspector-foot", {}, said, el("span", "sgnb-space"), step, tree);
     const fork = el("button", "sgnb-button", { type: "button", title: "A state that begins after this token" }, "Fork from here");
     fork.addEventListener("click", async () => {
       fork.disabled = true;
@@ -229,21 +249,7 @@ export class Inspector {
         fork.disabled = false;
       }
     });
-    const step = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showStep(cost) }, "Show step");
-    if (data.step < 0) {
-      step.disabled = true;
-      step.title = "The step of this token is not known.";
-    }
-    return el(
-      "div",
-      "sgnb-inspector-foot",
-      {},
-      said,
-      el("span", "sgnb-space"),
-      fork,
-      step,
-      el("button", "sgnb-button", { type: "button", onclick: () => this.view.showIn("tree", cost) }, "Show in tree")
-    );
+    return el("div", "sgnb-inspector-foot", {}, said, el("span", "sgnb-space"), fork, step, tree);
   }
 
   destroy() {

@@ -22,7 +22,8 @@ export class RowView {
     this.more = el("button", "sgnb-link", { type: "button", hidden: true, onclick: () => this._toggle() }, "Show all text");
     this.costs = el("div", "sgnb-costs");
     this.errors = el("div", "sgnb-error", { hidden: true });
-    this.body = el("div", "sgnb-body", {}, this.textNode, this.more, this.costs, this.errors);
+    this.counted = el("div", "sgnb-cost sgnb-prompt-cost", { hidden: true });
+    this.body = el("div", "sgnb-body", {}, this.textNode, this.counted, this.more, this.costs, this.errors);
     this.el.append(this.gutter, this.body);
     this.text = new RowText(this.textNode);
     this.open = false;
@@ -42,6 +43,7 @@ export class RowView {
     this.el.dataset.state = row.state;
     if (row.line) this.el.dataset.line = String(row.line);
     this.drawText();
+    this._promptLine();
     this._costLines();
     this.errors.hidden = !row.error.length;
     if (row.error.length) setText(this.errors, row.error.join("\n"));
@@ -67,6 +69,21 @@ export class RowView {
       this.text.views[index].rid = cost?.rid;
     });
     this.textNode.hidden = !segs.some(seg => seg.text || seg.hidden || (seg.model && !seg.text));
+  }
+
+  /** What of a prompt's own tokens was reused: where branches share it, and everywhere while that is what is shaded. */
+  _promptLine() {
+    const { prompt } = this.row;
+    const shown = !!prompt && (prompt.shared || this.view.shade === "cached");
+    this.counted.hidden = !shown;
+    const key = shown ? JSON.stringify(prompt) : "";
+    if (key !== this.promptKey) {
+      this.promptKey = key;
+      this.counted.dataset.rid = prompt?.rid ?? "";
+      fill(this.counted, shown ? [this._bar(prompt), el("span", "sgnb-reuse", {}, prompt.reuse), el("span", "sgnb-dot", { "aria-hidden": "true" }, "·"), prompt.computed, el("span", "sgnb-dot", { "aria-hidden": "true" }, "·")] : []);
+    }
+    if (shown) this.counted.append(this.more);
+    else if (this.more.previousSibling !== this.counted) this.counted.after(this.more);
   }
 
   _costLines() {
@@ -143,8 +160,14 @@ export class RowView {
     this.textNode.classList.toggle("sgnb-folded", foldable && !this.open);
     const cut = foldable && (this.open || this.textNode.scrollHeight > this.textNode.clientHeight + 2);
     this.more.hidden = !cut;
+    this.counted.classList.toggle("sgnb-has-more", cut);
     setText(this.more, this.open ? "Show less" : "Show all text");
     this.more.setAttribute("aria-expanded", String(this.open));
+  }
+
+  /** Whether this view can show that row. */
+  fits(row) {
+    return row.kind !== "fork" && row.lane === this.row?.lane;
   }
 
   destroy() {

@@ -4,7 +4,8 @@
 // character is found by offsets (program_data.js). Blocks keep the cost of appending from growing with the text.
 
 import { el } from "./dom.js";
-import { breakAt, pieces, stretches, tokenAt, tokenEnds } from "./program_data.js";
+import { breakAt, isCounted, pieces, stretches, tokenAt, tokenEnds } from "./program_data.js";
+import { settings } from "./settings.js";
 
 /** The text of a row. `host` gets blocks of spans. */
 export class RowText {
@@ -23,30 +24,42 @@ export class RowText {
 
   /** Bring the row's segments up to date. */
   update(segs, shade) {
-    const again = shade !== this.shade || segs.some((seg, index) => this._differs(seg, index));
+    const signs = !!settings().showWhitespace;
+    const again = shade !== this.shade || signs !== this.signs || segs.some((seg, index) => this._differs(seg, index));
     if (again) this.clear();
     this.shade = shade;
+    this.signs = signs;
     segs.forEach((seg, index) => this._segment(seg, index));
   }
 
   _differs(seg, index) {
     const view = this.views[index];
-    return !!view && !seg.text.startsWith(view.shown);
+    return !!view && (!seg.text.startsWith(view.shown) || (this.shade === "cached" && seg.reused !== view.reused));
   }
 
   _segment(seg, index) {
     let view = this.views[index];
     if (!view) view = this.views[index] = { shown: "", ends: [], runs: [], span: null, note: null };
     view.seg = seg;
+    view.reused = seg.reused;
     tokenEnds(seg, view.ends);
     const from = view.shown.length;
     if (!view.span) this._span(seg, view);
     for (const part of stretches(seg, view.ends, this.shade, from, seg.text.length)) this._stretch(seg, view, part);
     view.shown = seg.text;
+    if (isCounted(seg)) this._reachable(view.span);
     if (seg.hidden) {
       if (!view.note) this._newest().append((view.note = el("span", "sgnb-note")));
       view.note.textContent = ` … ${seg.hidden} more characters are not shown${seg.name ? `; ${seg.name} holds them.` : "."}`;
     }
+  }
+
+  /** Tokens of a prompt can be inspected: its text is one stop of the keyboard. */
+  _reachable(span) {
+    if (span.tabIndex === 0) return;
+    span.tabIndex = 0;
+    span.setAttribute("role", "group");
+    span.setAttribute("aria-label", "Prompt text");
   }
 
   _newest() {
@@ -94,10 +107,14 @@ export class RowText {
       view.span.append(parent);
     }
     let at = from;
-    for (const piece of pieces(seg.text.slice(from, to))) {
+    for (const piece of pieces(seg.text.slice(from, to), this.signs)) {
       const length = piece.box ? piece.length : piece.text.length;
       const last = parent.lastChild;
-      if (piece.box) {
+      if (piece.sign) {
+        const blank = el("span", "sgnb-blank", { "data-sign": piece.sign }, piece.text);
+        parent.append(blank);
+        view.runs.push({ node: blank.firstChild, from: at, to: at + length });
+      } else if (piece.box) {
         const box = el("span", "sgnb-box", {}, piece.text);
         parent.append(box);
         view.runs.push({ node: box.firstChild, from: at, to: at + length, box: true });

@@ -8,11 +8,13 @@
 
 import { liveRegion } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { isRunning, sentence, tokenCount } from "./program_data.js";
+import { fromSnapshot, isCounted, isRunning, prefillWords, sentence, tokenCount } from "./program_data.js";
 import { ForkView } from "./program_fork.js";
 import { Head, NUMBERS_EVERY, rememberedShade } from "./program_head.js";
 import { Inspector } from "./program_inspector.js";
+import { Past } from "./program_past.js";
 import { RowView } from "./program_row.js";
+import { onSettings } from "./settings.js";
 
 const STOP_PATIENCE = 1500;
 const STOP_AGAIN = 400;
@@ -31,6 +33,13 @@ export class ProgramView {
     this.width = 0;
     this.store = null;
     this.offStore = null;
+    this.live = null; // the run's document as it is now
+    this.doc = null; // the one that is shown: of now, or of the playhead's moment
+    this.past = new Past(
+      moment => this._ask({ k: "past", ...moment }),
+      snapshot => this._showPast(snapshot),
+      () => this.live.rows.flatMap(row => row.costs.map(cost => cost.rid))
+    );
     this._build();
   }
 
@@ -57,6 +66,8 @@ export class ProgramView {
     );
     this.list.addEventListener("click", event => this._click(event));
     this.list.addEventListener("keydown", event => this._key(event));
+    for (const name of ["mouseover", "focusin"]) this.list.addEventListener(name, event => this._atLine(event.target));
+    for (const name of ["mouseleave", "focusout"]) this.list.addEventListener(name, () => this._atLine(null));
     this.clock = setInterval(() => this._tick(), NUMBERS_EVERY);
     this.observer = new ResizeObserver(entries => {
       const width = Math.round(entries[0].contentRect.width);
@@ -66,18 +77,45 @@ export class ProgramView {
       this.refold();
     });
     this.observer.observe(root);
+    this.offSettings = onSettings(() => {
+      this.head.useDefault();
+      this._redraw();
+    });
   }
 
+  /** True until the run has ended, whatever moment is shown. */
   get running() {
-    return !!this.doc && isRunning(this.doc.head);
+    return !!this.live && isRunning(this.live.head);
+  }
+
+  get isPast() {
+    return this.doc !== this.live;
   }
 
   // ---------------------------------------------------------------- drawing
 
+  /** The run's document changed. While another moment is shown only the head says so. */
   draw(doc, changed) {
+    const past = this.isPast;
+    this.live = doc;
+    this.received = performance.now();
+    if (past) this._drawHead();
+    else this._drawDoc(doc, changed);
+  }
+
+  /** Show the run as it was; null: as it is. */
+  _showPast(snapshot) {
+    const doc = snapshot ? fromSnapshot(snapshot) : this.live;
+    if (!doc || doc === this.doc) return;
+    this.inspector.close(false);
+    const fits = doc.rows.every((row, index) => !this.rows[index] || this.rows[index].fits(row));
+    if (!fits) while (this.rows.length) this.rows.pop().destroy();
+    this._drawDoc(doc);
+  }
+
+  _drawDoc(doc, changed) {
     const began = performance.now();
     this.doc = doc;
-    this.received = began;
     const whole = changed === undefined;
     const touched = whole ? doc.rows.map((_, index) => index) : [...changed].sort((a, b) => a - b);
     while (this.rows.length > doc.rows.length) this.rows.pop()?.destroy();
@@ -88,7 +126,7 @@ export class ProgramView {
     this._drawPending();
     this._drawHead();
     for (const index of touched) if (doc.rows[index]) this.rows[index].fold();
-    if (this.pinned && this.running) this.list.scrollTop = this.list.scrollHeight;
+    if (this.pinned && this.running && !this.isPast) this.list.scrollTop = this.list.scrollHeight;
     if (this.inspector.at && touched.length) this.inspector._outline();
     this.root.dataset.seq = String(doc.seq);
     this.root.dataset.drawMs = (performance.now() - began).toFixed(2);
@@ -111,7 +149,7 @@ export class ProgramView {
   /** What is still to come, or what was not run. */
   _drawPending() {
     const steps = this.doc.pending ?? [];
-    const ended = !this.running;
+    const ended = !isRunning(this.doc.head);
     const key = JSON.stringify([steps, ended]);
     if (key === this.pendingKey) return;
     this.pendingKey = key;
@@ -128,11 +166,13 @@ export class ProgramView {
   _drawHead() {
     const { head } = this.doc;
     if (!this.running) this.stopping = false;
+    const still = this.isPast;
     this.root.dataset.state = head.state ?? "";
     this.root.setAttribute("aria-label", `Run ${head.cell ? `[${head.cell}]` : ""}, ${(head.word ?? "").toLowerCase()}`);
     const tokens = this.doc.rows.some(row => row.segs.some(seg => tokenCount(seg)));
-    this.head.draw(head, { stopping: !!this.stopping, tokens, received: this.received });
-    this.head.drawPlayhead(this.store);
+    this.head.draw(head, { stopping: !!this.stopping, tokens, received: this.received, running: this.running, still });
+    this.head.drawPlayhead(this.store, still);
+    if (still) return;
     const words = sentence({ ...head, facts: head.state === "running" ? [] : head.facts });
     if (words !== this.spoken) {
       this.spoken = words;
@@ -150,12 +190,19 @@ export class ProgramView {
     this.shade = name;
     this.root.dataset.shade = name;
     this.inspector.close(false);
-    for (const row of this.rows) if (row.row) row.drawText();
+    this._redraw();
     if (this.doc) this._drawHead();
   }
 
+  /** All texts anew: another shade, or other settings. */
+  _redraw() {
+    for (const row of this.rows) if (row instanceof RowView && row.row) row.update(row.row);
+    this.refold();
+  }
+
   _tick() {
-    if (!this.running || !this.root.isConnected) return;
+    if (this.running || this.waited) this._watchWaits();
+    if (!this.running || !this.root.isConnected || this.isPast) return;
     this.head.numbers();
     this._drawWaits();
   }
@@ -180,13 +227,15 @@ export class ProgramView {
     return counted ? `, ${counted.replace(/ tok.*$/, " tokens")}` : "";
   }
 
-  /** Why a queued branch waits, in words, where the engine's events are on this page; else "". */
+  /** What a branch without text yet waits for, in words, where the engine's events are on this page; else "". */
   waitWords(lane) {
-    if (!this.store || !this.running) return "";
+    if (!this.store || !this.running || this.isPast) return "";
     for (const cost of this._costsOf(lane)) {
-      if (cost.state !== "queued") continue;
+      if (cost.state !== "queued" && cost.state !== "running") continue;
       const record = this.store.history.requests.get(cost.rid);
-      if (!record?.waits || record.state !== "queued") continue;
+      if (record?.state === "admitted" && !record.first) return prefillWords(record, this.store.history.steps);
+      if (record?.state === "compiling") return WAITS.grammar;
+      if (!record?.waits || !["queued", "retracted"].includes(record.state)) continue;
       const { reason, leader } = record.waits;
       if (reason !== "leader") return WAITS[reason] ?? "";
       const label = this.store.history.requests.get(leader)?.label ?? {};
@@ -196,6 +245,13 @@ export class ProgramView {
     return "";
   }
 
+  /** The engine's events are asked for while something waits long enough to be read: nothing else here needs them. */
+  _watchWaits() {
+    const waits = this.running && this.seen !== false && this.live.rows.some(row => row.kind === "fork") && this.live.rows.some(row => row.costs.some(cost => cost.state === "queued"));
+    this.waited = waits ? (this.waited ?? 0) + 1 : 0;
+    this.store?.visible(this, this.waited > 1);
+  }
+
   _drawWaits() {
     for (const row of this.rows) if (row instanceof ForkView && row.row) for (const arm of row.arms.values()) row._state(arm);
   }
@@ -203,16 +259,31 @@ export class ProgramView {
   // ---------------------------------------------------------------- tokens
 
   _place(target) {
-    const span = target.closest?.(".sgnb-model");
+    const span = target.closest?.(".sgnb-model, .sgnb-prompt");
     if (!span || !this.list.contains(span)) return null;
     const row = this.rows.find(one => one.text?.views.some(view => view === span.sgnbSegment));
-    return row ? { text: row.text, index: row.text.views.indexOf(span.sgnbSegment) } : null;
+    const index = row?.text.views.indexOf(span.sgnbSegment) ?? -1;
+    if (index < 0 || !(span.sgnbSegment.seg.model || isCounted(span.sgnbSegment.seg))) return null;
+    return { row, text: row.text, index };
   }
 
-  _click(event) {
+  /** Where the tokens of a prompt text end is asked when the reader comes to it; of a generation it is known. */
+  async _known({ row, text, index }) {
+    const view = text.views[index];
+    if (view.seg.model) return tokenCount(view.seg) > 0;
+    if (!view.ends.length) {
+      view.asked ??= this._ask({ k: "ends", row: this.rows.indexOf(row), seg: index }).finally(() => (view.asked = null));
+      const { ends } = await view.asked;
+      if (text.views[index] !== view) return false;
+      view.ends = ends;
+    }
+    return view.ends.length > 0;
+  }
+
+  async _click(event) {
     if (String(document.getSelection() ?? "")) return; // text is being selected, not inspected
     const place = this._place(event.target);
-    if (!place) return this.inspector.close(false);
+    if (!place || !(await this._known(place).catch(() => false))) return this.inspector.close(false);
     const found = place.text.tokenAtPoint(event.clientX, event.clientY);
     if (found) this.inspector.show(place.text, found.index, found.place);
     return undefined;
@@ -220,9 +291,11 @@ export class ProgramView {
 
   _key(event) {
     const place = this._place(event.target);
-    if (!place || !this.inspector.textKey(event, place.text, place.index)) return;
+    if (!place || !this.inspector.wants(event.key)) return;
     event.preventDefault();
     event.stopPropagation();
+    if (place.text.views[place.index].ends.length) this.inspector.textKey(event.key, place.text, place.index);
+    else void this._known(place).then(known => known && this.inspector.textKey(event.key, place.text, place.index), () => undefined);
   }
 
   _ask(content) {
@@ -237,8 +310,11 @@ export class ProgramView {
     });
   }
 
-  askToken(rid, place) {
-    return this._ask({ k: "token", rid, place });
+  /** The facts of a token of a text: of a generation by its request, of a prompt by its row. */
+  askToken(text, index, place) {
+    const view = text.views[index];
+    if (view.seg.model) return this._ask({ k: "token", rid: view.rid, place });
+    return this._ask({ k: "token", row: this.rows.findIndex(row => row.text === text), seg: index, place });
   }
 
   askFork(rid, tokens) {
@@ -264,8 +340,14 @@ export class ProgramView {
     this.store = store;
     this.offStore = store?.subscribe(what => {
       if (what === "selection") this._drawSelection();
-      else if (what === "playhead") this.head.drawPlayhead(store);
+      else if (what === "playhead") this._followPlayhead();
     });
+    if (!store.isLive) this._followPlayhead();
+  }
+
+  _followPlayhead() {
+    this.head.drawPlayhead(this.store, this.isPast);
+    if (this.live) this.past.follow(this.store);
   }
 
   /** Outline the cost line of the request that is chosen in another view. */
@@ -297,6 +379,14 @@ export class ProgramView {
     return this.showIn("timeline", cost);
   }
 
+  /** Tell the notebook which line the row under the pointer or with the focus came of; 0: none. */
+  _atLine(target) {
+    const line = Number(target?.closest?.(".sgnb-row[data-line]")?.dataset.line ?? 0);
+    if (line === this.line) return;
+    this.line = line;
+    this.root.dispatchEvent(new CustomEvent("sgnb:line", { bubbles: true, detail: { line, hover: true } }));
+  }
+
   // ---------------------------------------------------------------- stop
 
   pressStop() {
@@ -322,7 +412,9 @@ export class ProgramView {
     clearTimeout(this.patience);
     clearInterval(this.again);
     for (const { timer } of this.asked.values()) clearTimeout(timer);
+    this.store?.visible(this, false);
     this.offStore?.();
+    this.offSettings();
     this.region.close();
     this.observer.disconnect();
     this.inspector.destroy();

@@ -99,7 +99,8 @@ export class Store {
   get phase() {
     if (["died", "stopped", "failed"].includes(this.engineState)) return "gone";
     if (this.gap) return "gap";
-    if (!this.live.seq) return this.engineState === "" || this.engineState === "none" ? "none" : "empty";
+    if (!this.live.seq && this.engineState === "") return this._channels.length ? "gap" : "none"; // nobody has said yet
+    if (!this.live.seq) return this.engineState === "none" ? "none" : "empty";
     return this.history.steps.length || this.live.nodes.size ? "ok" : "empty";
   }
 
