@@ -58,7 +58,7 @@ from sgnb.errors import EngineError, SgnbError
 from sgnb.knobs import find_knob
 from sgnb.panel_state import EngineWatch, report_text
 from sgnb.widgets import words
-from sgnb.widgets.comms import answer_on_any_shell
+from sgnb.widgets.comms import answer_on_any_shell, close_comm, run_no_hooks
 from sgnb.widgets.engine_view import store_key
 from sgnb.widgets.publisher import get_publisher
 from sgnb.widgets.telemetry import EngineFeed, feed_of
@@ -110,7 +110,7 @@ class PanelHub:
         for panel in list(self._panels):
             panel.close()
         if self._announce is not None:
-            self._announce.close()
+            close_comm(self._announce)
         if self._worker is not None:
             self._commands.put(None)
             self._worker.join(2.0)
@@ -316,6 +316,7 @@ class PanelComm:
         self._last: dict[str, Any] = {}
         self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._feeds: dict[str, tuple[EngineFeed, set[str]]] = {}
+        run_no_hooks(comm)
         comm.on_msg(self._on_message)
         comm.on_close(lambda _message: self.close(tell=False))
 
@@ -338,7 +339,7 @@ class PanelComm:
             for page in pages:
                 feed.drop(page)
         if tell:
-            self._comm.close()
+            close_comm(self._comm)
 
     def publish(self) -> bool:
         """Publisher's thread: at most one message."""

@@ -13,7 +13,7 @@ import ipywidgets  # type: ignore[import-untyped]
 import traitlets
 
 from sgnb.widgets.bundle import STATIC, script_of
-from sgnb.widgets.comms import answer_on_any_shell
+from sgnb.widgets.comms import answer_on_any_shell, run_no_hooks
 
 _layout: list[ipywidgets.Layout] = []
 
@@ -36,6 +36,7 @@ class ProgramWidget(anywidget.AnyWidget):
     def open(self) -> None:
         """Open the comm; the page may answer on a subshell."""
         super().open()
+        run_no_hooks(self.comm)
         answer_on_any_shell(self.comm)
 
     def _send(self, msg: Any, buffers: Any = None) -> None:

@@ -216,7 +216,8 @@ def test_debug_shows_every_instruction(shared: Kernel) -> None:
     assert {"Init", "Extend", "Decode"} <= {row[1] for row in rows[1:]}
 
 
-@pytest.mark.magic
+@pytest.mark.widget
+@pytest.mark.security
 def test_B176_hostile_text_is_text_in_every_form(shared: Kernel) -> None:
     shared.ok(f"use_mock({HOSTILE!r}, model='<b>m</b>')")
     result = shared.ok('%%sgl\ns += gen("x", max_tokens=400)')
@@ -229,6 +230,7 @@ def test_B176_hostile_text_is_text_in_every_form(shared: Kernel) -> None:
     assert "[U+202E]evil[U+202C]" in result.plain
 
 
+@pytest.mark.widget
 def test_B174_background_output_stays_with_its_cell(shared: Kernel) -> None:
     shared.ok("use_mock('one two three four five six', delay=0.15)")
     first = shared.start('%%sgl --background -o late\ns += gen("x", max_tokens=9)\nprint("host", s["x"][:3])')
@@ -244,6 +246,7 @@ def test_B174_background_output_stays_with_its_cell(shared: Kernel) -> None:
     assert "Finished" in updates[0]["content"]["data"]["text/plain"]
 
 
+@pytest.mark.widget
 def test_B171_running_a_cell_again_frees_its_widget(shared: Kernel) -> None:
     shared.ok(
         "use_mock('ok')\nimport ipywidgets, sgnb.widgets.output as o\nfrom comm import get_comm_manager as cm"
@@ -259,6 +262,7 @@ def test_B171_running_a_cell_again_frees_its_widget(shared: Kernel) -> None:
     assert shared.value("len(cm().comms)") <= comms
 
 
+@pytest.mark.widget
 def test_B171_the_same_cell_has_one_widget(shared: Kernel) -> None:
     shared.ok("use_mock('ok')\nimport sgnb.widgets.output as o\nfrom comm import get_comm_manager as cm")
 
@@ -279,6 +283,7 @@ def test_B171_the_same_cell_has_one_widget(shared: Kernel) -> None:
     assert shared.value("(o.live_views(), len(cm().comms))") == before
 
 
+@pytest.mark.comm
 def test_B165_stop_by_comm_works_while_the_cell_runs(shared: Kernel) -> None:
     shared.ok("use_mock('word ' * 2000, delay=0.02)")
     subshell = new_subshell(shared)
