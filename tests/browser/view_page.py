@@ -37,6 +37,45 @@ DARK = {
     "brand-color1": "#1976d2",
 }
 
+CONTRAST = DARK | {
+    "ui-font-color1": "#fff",
+    "ui-font-color2": "#fff",
+    "ui-font-color3": "#fff",
+    "border-color1": "white",
+    "border-color2": "#e0e0e0",
+    "brand-color1": "#319bf2",
+}
+THEMES = {"light": LIGHT, "dark": DARK, "high contrast": CONTRAST}
+AXE = ROOT / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def use_theme(page: Page, name: str) -> None:
+    """Give the page the colours of one of JupyterLab's themes, or of a system that forces its own (``forced``)."""
+    page.emulate_media(
+        forced_colors="active" if name == "forced" else "none", color_scheme="light", reduced_motion="reduce"
+    )
+    colours = THEMES.get(name, LIGHT)
+    page.evaluate(
+        """([colours, light]) => {
+          for (const [name, value] of Object.entries(colours)) document.body.style.setProperty(`--jp-${name}`, value);
+          document.body.style.background = colours['layout-color1'];
+          document.body.dataset.jpThemeLight = light;
+        }""",
+        [colours, "true" if colours is LIGHT else "false"],
+    )
+
+
+def axe(page: Page, selector: str, *, colours: bool = False) -> list[str]:
+    """What axe finds wrong below ``selector``: rule, and the first place. ``colours``: only what a theme may change."""
+    if not page.evaluate("() => 'axe' in window"):
+        page.add_script_tag(path=AXE)
+    found = page.evaluate(
+        """([selector, rules]) => window.axe.run(selector, {resultTypes: ['violations'],
+             ...(rules.length ? {runOnly: {type: 'rule', values: rules}} : {})}).then(r => r.violations)""",
+        [selector, ["color-contrast"] if colours else []],
+    )
+    return [f"{one['id']}: {one['nodes'][0]['html'][:200]} {one['nodes'][0]['any'][:1]}" for one in found]
+
 
 def open_view(
     browser: Browser,
@@ -46,8 +85,9 @@ def open_view(
     dark: bool = False,
     scenario: str = "cast()",
     height: int = 900,
+    data: dict[str, Any] | None = None,
 ) -> Page:
-    """A page that shows the view on the scenario's last moment; ready when it has been drawn."""
+    """A page that shows the view on the scenario's last moment; ready when it has been drawn. ``data``: of a graph."""
     page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
     page.set_default_timeout(20_000)
     page.errors = []  # type: ignore[attr-defined]
@@ -64,6 +104,7 @@ def open_view(
         '--jp-ui-font-family:"DejaVu Sans",sans-serif;--jp-code-font-family:"DejaVu Sans Mono",monospace}'
         f'{css}</style><body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
     )
+    page.evaluate("data => { window.viewData = data; }", data or {})
     kernel = (
         (ROOT / "tests/js/fake_kernel.js")
         .read_text()

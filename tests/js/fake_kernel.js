@@ -15,7 +15,7 @@ const answer = (verb, args) => {
   return {};
 };
 const listeners = [];
-const values = {key: "test/main", engine: "main", data: {}};
+const values = {key: "test/main", engine: "main", data: window.viewData ?? {}};
 const model = {
   get: name => values[name],
   send(content) {

@@ -28,7 +28,7 @@ export function fill(node, ...children) {
 
 /** A table: `columns` are {name, number, code}, `rows` arrays of text or elements. `onrow(index)` makes rows choosable. */
 export function table(columns, rows, { caption = "", onrow = null, selected = -1, className = "" } = {}) {
-  const head = el("tr", "", {}, columns.map(c => el("th", c.number ? "sgnb-num" : "", { scope: "col" }, c.name)));
+  const head = el("tr", "", {}, columns.map(c => (c.name ? el("th", c.number ? "sgnb-num" : "", { scope: "col" }, c.name) : el("td")))); // an empty head names nothing
   const body = rows.map((cells, index) => {
     const row = el("tr", index === selected ? "sgnb-chosen" : "", onrow ? { tabindex: 0, "aria-selected": String(index === selected) } : {});
     cells.forEach((cell, place) => {

@@ -49,7 +49,7 @@ export class KVMapView extends View {
       ["selected", "selected"],
     ]);
     this.names = el("ul", "sgnb-legend sgnb-kv-names", { hidden: true });
-    this.twin = el("div", "sgnb-kv-twin", { hidden: true });
+    this.twin = el("div", "sgnb-kv-twin", { hidden: true, tabindex: 0, role: "group", "aria-label": "Runs of slots" });
     this.past = sharpCanvas("sgnb-kv-past", "Slots over the last 60 s");
     const pastHead = el("div", "sgnb-kv-head", {}, el("h3", "", {}, "Slots over the last 60 s"), el("span", "sgnb-kv-marks", {}, el("span", "sgnb-trouble", {}, "▾"), " eviction  ", el("span", "sgnb-trouble", {}, "✕"), " retraction"));
     fill(this.body, this.scroll, this.twin, this.legendNode, this.names, pastHead, this.past.canvas);

@@ -294,6 +294,7 @@ export class TreeView extends View {
     this._scroll.hidden = !shown;
     this._legendNode.hidden = !shown;
     this.twin.classList.toggle("sgnb-hidden-twin", shown);
+    this.twin.tabIndex = shown ? -1 : 0;
     if (this.mode === "icicle") this._drawIcicle();
     else if (this.mode === "links") this._drawLinks();
   }
@@ -721,7 +722,6 @@ export class TreeView extends View {
         return item;
       })
     );
-    this.twin.tabIndex = this.mode === "table" ? 0 : -1;
     this.twin.setAttribute("aria-activedescendant", selected ? `${this._id()}-${selected}` : "");
   }
 
