@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Generator
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from types import TracebackType
+from types import GeneratorType, TracebackType
 from typing import Any
 
 from sgnb.errors import ProgramError
 from sgnb.lang import context
-from sgnb.lang.position import INTERNAL, internal
+from sgnb.lang.position import INTERNAL, internal, place_of, position_of
 from sgnb.runtime.core import Core
 from sgnb.runtime.state import State
 from sgnb.runtime.waiting import MAX_CANCEL_THROWS, CancelRun, set_current
@@ -93,10 +93,12 @@ class Task:
                 self._push(value)
                 value = None
             frame = self.stack[-1]
+            known: TracebackType | None = None
             if self.core.cancelled and error is None and (error := self._cancellation()) is None:
                 break
             try:
                 if error is not None:
+                    known = error.__traceback__
                     thrown, error = error, None
                     out = frame.body.throw(thrown)
                 else:
@@ -107,7 +109,7 @@ class Task:
                 continue
             except BaseException as raised:
                 self._pop(frame)
-                value, error = None, clean(raised)
+                value, error = None, clean(raised, known)
                 continue
             if out.__class__ is not Pause:
                 value = out
@@ -129,9 +131,12 @@ class Task:
             if pause.enter is None:
                 return None if pause.value is None else pause.value(), None
             if len(self.stack) >= MAX_DEPTH:
+                caller = self.stack[-1]
+                assert isinstance(caller.body, GeneratorType) and caller.body.gi_frame is not None
                 raise ProgramError(
-                    f"Programs call each other {MAX_DEPTH} deep; {self.stack[-1].name} seems to call itself without end.",
+                    f"Programs call each other {MAX_DEPTH} deep; {caller.name} seems to call itself without end.",
                     hint="Give the recursion an end.",
+                    position=position_of(place_of(caller.body.gi_frame)),
                 )
             entered = pause.enter()
             return (entered.value if isinstance(entered, Result) else entered), None
@@ -180,18 +185,21 @@ def leave_state(saved: tuple[Any, Any]) -> None:
     context.open_turn.set(saved[1])
 
 
-def clean(error: BaseException) -> BaseException:
-    """``error`` without sgnb's own frames in its traceback, and unwrapped where a generator turned it over (PEP 479)."""
+def clean(error: BaseException, known: TracebackType | None = None) -> BaseException:
+    """``error`` without sgnb's own frames in its traceback, and unwrapped where a generator turned it over (PEP 479).
+
+    ``known`` is the part that is clean already: an error that leaves thousands of bodies is not walked anew at each.
+    """
     cause = error.__cause__
     if isinstance(error, RuntimeError) and isinstance(cause, StopIteration) and "StopIteration" in str(error):
         error = cause
     frames: list[TracebackType] = []
     trace = error.__traceback__
-    while trace is not None:
+    while trace is not None and trace is not known:
         if trace.tb_frame.f_globals.get("__name__") not in INTERNAL:
             frames.append(trace)
         trace = trace.tb_next
-    chain: TracebackType | None = None
+    chain = trace  # None, or what is known
     for trace in reversed(frames):
         chain = TracebackType(chain, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
     error.__traceback__ = chain

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -17,7 +18,7 @@ import sgnb as sgl
 from sgnb.backends.mock import HANG, MockBackend
 from sgnb.errors import Cancelled, EngineDied, NoEngine, RequestError, UnknownVariable
 from sgnb.lang.instruction import Decode, Extend
-from sgnb.runtime import events
+from sgnb.runtime import events, task
 from sgnb.runtime.dispatcher import MAX_THREADS, pool
 from sgnb.runtime.program import eager_execution
 from sgnb.runtime.run import run_cell
@@ -748,6 +749,30 @@ def test_F18_endless_compiled_recursion_is_a_language_error(backend, monkeypatch
 
     with pytest.raises(sgl.ProgramError, match="seems to call itself without end"):
         forever.run(backend=backend)
+
+
+def test_an_error_leaves_deep_programs_in_linear_time(backend, monkeypatch):
+    """Each body it leaves adds its own frame to the traceback; what is clean already is not walked again."""
+    made = []
+    original = task.TracebackType
+
+    def counted(*args):
+        made.append(1)
+        return original(*args)
+
+    monkeypatch.setattr(task, "TracebackType", counted)
+
+    @sgl.function
+    def down(s, n):
+        if n == 0:
+            raise ZeroDivisionError("at the bottom")
+        return down(s, n - 1)
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        down.run(2000, backend=backend)
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__)]
+    assert sum(frame.f_code.co_name == "down" for frame in frames) == 2001
+    assert len(made) < 3 * 2001
 
 
 @pytest.mark.dsl
