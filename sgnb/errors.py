@@ -9,8 +9,8 @@ as ``messages.ErrorInfo`` and are made into these classes on the notebook's side
     │   ├── ParseError        also a ValueError: gen(parse=True) got a text that means no such object
     │   └── UnknownVariable   also a KeyError: a variable that no generation or set_var has bound
     ├── LimitError        input over a documented limit (design: Limits), refused where it enters
-    ├── RecordingError    a recording that cannot be written or read: file, place, what is wrong
     │   └── ConstraintError   a regex, schema or grammar that is malformed, or says what cannot be enforced
+    ├── RecordingError    a recording that cannot be written or read: file, place, what is wrong
     ├── ModelFileError    a model file that is truncated, lies or is foreign: file, tensor, expected, found
     ├── EngineError       the engine could not do it
     │   ├── NoEngine          no engine is running; names the call that starts one

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sgnb.errors import EngineError, NoEngine, SgnbError
+from sgnb.errors import EngineError, NoEngine, SgnbError, SourcePosition
 from sgnb.lang.instruction import Block
+from sgnb.lang.position import internal
 from sgnb.messages import PromptText
+
+internal(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +170,15 @@ def get_default_backend() -> Backend | None:
     return _default[0]
 
 
-def require_backend(backend: Backend | None = None) -> Backend:
-    """``backend``, else the default one; raises NoEngine naming the call that starts one."""
+def require_backend(
+    backend: Backend | None = None, where: Callable[[], SourcePosition] | None = None
+) -> Backend:
+    """``backend``, else the default one; raises NoEngine naming the call that starts one, at the place ``where`` gives."""
     found = backend or _default[0]
     if found is None:
-        raise NoEngine(
+        error = NoEngine(
             "No engine is running.", hint="Start one with sgnb.launch() or %sgl launch, or pass backend=."
         )
+        error.position = None if where is None else where()
+        raise error
     return found

@@ -18,7 +18,7 @@ import sgnb
 from sgnb.backends.base import Backend, get_default_backend, require_backend, set_default_backend
 from sgnb.errors import NoEngine, ProgramError
 from sgnb.lang import choices
-from sgnb.lang.position import internal, place_of, position_of, user_frame
+from sgnb.lang.position import here, internal
 from sgnb.lang.schema import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR
 
 internal(__name__)
@@ -82,7 +82,7 @@ class Tokenizer:
 
 def get_tokenizer(model: str) -> Tokenizer:
     """The tokenizer of the running engine, whose model must be ``model``. Raises NoEngine, ProgramError."""
-    backend = require_backend()
+    backend = require_backend(where=here)
     if model != backend.model_name:
         raise ProgramError(
             f"The engine runs {backend.model_name!r}, not {model!r}.",
@@ -162,7 +162,7 @@ def print_highlight(content: object) -> None:
 
 def _refuse(name: str, why: str, hint: str) -> Any:
     def refuse(*_: object, **__: object) -> NoReturn:
-        raise ProgramError(f"{name} {why}.", hint=hint, position=position_of(place_of(user_frame())))
+        raise ProgramError(f"{name} {why}.", hint=hint, position=here())
 
     refuse.__name__ = refuse.__qualname__ = name.rpartition(".")[2]
     refuse.__doc__ = f"Refused: {name} {why}."

@@ -23,7 +23,7 @@ from sgnb.lang.choices import (
 )
 from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.instruction_after import use_of_call
-from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
+from sgnb.lang.position import Place, here, internal, place_of, position_of, user_frame
 from sgnb.lang.reasoning import FAMILIES
 from sgnb.lang.schema import Shape
 
@@ -47,7 +47,7 @@ class Expr:
         raise ProgramTypeError(
             f"{self!r} cannot stand inside an f-string: its text does not exist yet.",
             hint='Append it with +, for example: s += "Answer: " + gen("x").',
-            position=position_of(place_of(user_frame())),
+            position=here(),
         )
 
 
@@ -199,7 +199,7 @@ def as_expr(value: object) -> Expr:
     else:
         message = f"A value of type {kind} cannot be appended to a state; text or an expression is needed."
         hint = "Convert it with str(...) or put it into an f-string."
-    raise ProgramTypeError(message, hint=hint, position=position_of(place_of(user_frame())))
+    raise ProgramTypeError(message, hint=hint, position=here())
 
 
 def flatten(expr: Expr) -> tuple[Expr, ...]:
@@ -405,9 +405,7 @@ def assistant_end() -> RoleEnd:
 def text(value: str) -> Text:
     """Text in which nothing becomes a special token, wherever it stands."""
     if not isinstance(value, str):
-        raise ProgramTypeError(
-            f"text() takes a str, not {type(value).__name__}.", position=position_of(place_of(user_frame()))
-        )
+        raise ProgramTypeError(f"text() takes a str, not {type(value).__name__}.", position=here())
     return Text(value, literal=True)
 
 
@@ -438,7 +436,7 @@ def _no_vision(name: str) -> Any:
         raise ProgramError(
             f"{name}() needs a model with vision; the models of this version have none.",
             hint="Describe it in words.",
-            position=position_of(place_of(user_frame())),
+            position=here(),
         )
 
     refuse.__name__ = refuse.__qualname__ = name
@@ -457,7 +455,7 @@ def separate_reasoning(expr: object = None, model_type: str = "qwen3") -> ExprLi
     ``model_type`` is SGLang's name of the model family, which says how thoughts are marked. Raises ProgramError for
     another name and for a ``gen`` with ``n``, ProgramTypeError when there is no expression.
     """
-    position = position_of(place_of(user_frame()))
+    position = here()
     if expr is None:
         raise ProgramTypeError(
             "separate_reasoning() needs an expression.",

@@ -107,6 +107,11 @@ def position_of(place: Place) -> SourcePosition:
     return found[1]
 
 
+def here() -> SourcePosition:
+    """Where the user's code stands now: the place of an error that a call of the language raises at once."""
+    return position_of(place_of(user_frame()))
+
+
 def line_of(place: Place) -> int:
     """The instruction's line."""
     return span_of(place).line

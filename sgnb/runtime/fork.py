@@ -11,7 +11,7 @@ from typing import Any, NoReturn, overload
 
 from sgnb.errors import ProgramError, ProgramTypeError, SgnbError
 from sgnb.lang import api
-from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
+from sgnb.lang.position import Place, here, internal, place_of, position_of, user_frame
 from sgnb.runtime.best import take_best
 from sgnb.runtime.kv_join import join_kv, refuse_kv
 from sgnb.runtime.state import State
@@ -49,13 +49,13 @@ class Group:
         raise ProgramTypeError(
             f"Branches are numbered; {key!r} is no number.",
             hint=f"Write [b[{key!r}] for b in branches], or join and read the list from the parent.",
-            position=position_of(place_of(user_frame())),
+            position=here(),
         )
 
     def __setitem__(self, key: int, value: State) -> None:
         # `branches[i] += e` stores what `+=` gave: the same state.
         if self.states[key] is not value:
-            raise ProgramError("A branch cannot be replaced.", position=position_of(place_of(user_frame())))
+            raise ProgramError("A branch cannot be replaced.", position=here())
 
     def __iadd__(self, other: Any) -> Group:
         place = place_of(user_frame())
@@ -234,5 +234,5 @@ class CopyScope:
         raise ProgramError(
             f"copy() is a block; it has no {name!r}.",
             hint="Write `with s.copy() as c:` and use c.",
-            position=position_of(place_of(user_frame())),
+            position=here(),
         )

@@ -18,7 +18,7 @@ from sgnb.lang.arguments import LATER_PARAMS
 from sgnb.lang.frontend.constants import check_graph
 from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
 from sgnb.lang.passes import PASSES, Pass, PassRecord
-from sgnb.lang.position import internal
+from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
@@ -86,6 +86,7 @@ class SglFunction:
             raise ProgramError(
                 f"@function needs a Python function, not {type(func).__name__}.",
                 hint="Put it above a def whose first parameter is the state.",
+                position=here(),
             )
         self.func = func
         self.num_api_spec_tokens = num_api_spec_tokens
@@ -95,6 +96,7 @@ class SglFunction:
             raise ProgramError(
                 f"{func.__qualname__} has no parameter; the first one is the state.",
                 hint="Write def name(s, …): the state's name may be any.",
+                position=here(),
             )
         self.__name__ = func.__name__
         self.__qualname__ = func.__qualname__
@@ -114,7 +116,9 @@ class SglFunction:
         for key in kwargs:
             if key not in names and not var_kw:
                 raise ProgramError(
-                    f"{self.__name__} has no argument {key!r}.", hint=f"Arguments: {', '.join(names)}."
+                    f"{self.__name__} has no argument {key!r}.",
+                    hint=f"Arguments: {', '.join(names)}.",
+                    position=here(),
                 )
         return SglFunction(self.func, self.num_api_spec_tokens, {**self.bind_arguments, **kwargs})
 
@@ -221,7 +225,9 @@ class SglFunction:
             elif key in LATER_PARAMS and key not in self.arg_names:
                 neutral = LATER_PARAMS[key]
                 if value is not None and value != neutral and not (key == "stop_regex" and not value):
-                    raise ProgramError(f"run({key}=…) comes in a later version of sgnb.", hint="Remove it.")
+                    raise ProgramError(
+                        f"run({key}=…) comes in a later version of sgnb.", hint="Remove it.", position=here()
+                    )
             else:
                 rest[key] = value
         return options, rest
@@ -238,6 +244,7 @@ class SglFunction:
                 raise LimitError(f"n must be in 1..{MAX_N}, not {defaults['n']!r}")
         except LimitError as error:
             error.message = f"run(): {error.message}"
+            error.position = here()
             raise
         for key in ("stop", "stop_token_ids"):
             if isinstance(defaults.get(key), list):
@@ -248,16 +255,22 @@ class SglFunction:
         """The name space of cached prefixes, checked."""
         key = options["extra_key"]
         if key is not None and not isinstance(key, str):
-            raise ProgramTypeError(f"run(extra_key=…) takes a str, not {type(key).__name__}.")
+            raise ProgramTypeError(
+                f"run(extra_key=…) takes a str, not {type(key).__name__}.", position=here()
+            )
         return key or ""
 
     def priority(self, options: Mapping[str, Any]) -> int:
         """The run's priority, checked: higher goes first, among runs here and among requests in the engine."""
         given = options["priority"]
         if given is not None and type(given) is not int:
-            raise ProgramTypeError(f"run(priority=…) takes an int, not {type(given).__name__}.")
+            raise ProgramTypeError(
+                f"run(priority=…) takes an int, not {type(given).__name__}.", position=here()
+            )
         if given is not None and abs(given) > MAX_PRIORITY:
-            raise LimitError(f"run(): priority must be in -{MAX_PRIORITY}..{MAX_PRIORITY}, not {given}")
+            raise LimitError(
+                f"run(): priority must be in -{MAX_PRIORITY}..{MAX_PRIORITY}, not {given}", position=here()
+            )
         return given or 0
 
     def prepare(
@@ -272,7 +285,7 @@ class SglFunction:
         given = options["backend"]
         if given is None and caller is not None:
             given = caller.backend  # what a program starts runs where it runs
-        backend: Backend = require_backend(given)
+        backend: Backend = require_backend(given, here)
         core = Core(
             backend,
             title=self.__name__,
@@ -310,6 +323,7 @@ class SglFunction:
                 raise ProgramError(
                     f"run_batch: item {number} is a {type(item).__name__}.",
                     hint="Give a dict of arguments, or a tuple, for each run.",
+                    position=here(),
                 )
         options, rest = self.split(kwargs)
         limit = MAX_IN_FLIGHT if num_threads == "auto" else max(1, int(num_threads))

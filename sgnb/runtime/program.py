@@ -18,7 +18,7 @@ from sgnb.errors import ProgramError
 from sgnb.lang.frontend import Compiled, Located, NotCompiled, compile_twin, locate
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.ir import Graph
-from sgnb.lang.position import internal
+from sgnb.lang.position import here, internal
 from sgnb.runtime.asynchronous import awaits_here, finish_body
 from sgnb.runtime.core import Core
 from sgnb.runtime.state import State
@@ -163,6 +163,7 @@ def call_eager(
         raise ProgramError(
             f"{func.__qualname__} calls itself too deeply for an eager run.",
             hint="A compiled program has no such limit; %sgl explain shows why this one is not compiled.",
+            position=here(),
         ) from None
     finally:
         core.eager = eager

@@ -10,7 +10,7 @@ import difflib
 from typing import Any
 
 from sgnb.errors import Cancelled, UnknownVariable
-from sgnb.lang.position import internal, place_of, position_of, user_frame
+from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.scopes import join_pieces
 from sgnb.runtime.variables import Deferred, Failure, Slot, meta_of, read_value, resolved
@@ -71,7 +71,7 @@ class Reading:
         return UnknownVariable(
             f"The state has no variable {name!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
             hint=f"Bound so far: {known}.",
-            position=position_of(place_of(user_frame(2))),
+            position=here(),
         )
 
     def set_var(self, name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import ProgramError
 from sgnb.lang import api
-from sgnb.lang.position import internal, place_of, user_frame
+from sgnb.lang.position import here, internal, place_of, user_frame
 from sgnb.runtime.core import Core
 from sgnb.runtime.state import LIVE, State
 from sgnb.runtime.tokens import parts_of
@@ -111,6 +111,7 @@ def _variable(name: str, value: Any) -> dict[str, Any]:
         raise ProgramError(
             f"Variable {name!r} cannot be saved: {error}.",
             hint="Bind a value that JSON has, or remove the variable.",
+            position=here(),
         ) from None
     return out
 
@@ -118,7 +119,7 @@ def _variable(name: str, value: Any) -> dict[str, Any]:
 def load_state(path: str | os.PathLike[str], backend: Backend | None = None) -> State:
     """A state from a file, on ``backend`` (default: the default one). Raises ProgramError for a file that is not one."""
     data = _read(Path(path))
-    core = Core(require_backend(backend), title="state", seed=data["seed"])
+    core = Core(require_backend(backend, here), title="state", seed=data["seed"])
     core.begin_own_run(data["branch"])
     state = State(core, data["branch"], data["path"])
     place = place_of(user_frame())
@@ -148,20 +149,18 @@ _SHAPE: dict[str, type] = {
 def _read(path: Path) -> dict[str, Any]:
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
-        raise ProgramError(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are allowed.")
+        raise _unreadable(f"{path} has {size} bytes, at most {MAX_FILE_BYTES} are allowed.")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ProgramError(
-            f"{path} is no saved state: {error}.", hint="Write one with state.save(path)."
-        ) from None
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(f"{path} is no saved state: {error}.") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise ProgramError(f"{path} is no saved state.", hint="Write one with state.save(path).")
+        raise _unreadable(f"{path} is no saved state.")
     if data.get("version") not in READABLE:
-        raise ProgramError(f"{path} has version {data.get('version')!r}; this sgnb reads {VERSION}.")
+        raise _unreadable(f"{path} has version {data.get('version')!r}; this sgnb reads {VERSION}.")
     for key, kind in _SHAPE.items():
         if type(data.get(key)) is not kind:
-            raise ProgramError(f"{path}: {key!r} is missing or wrong.")
+            raise _unreadable(f"{path}: {key!r} is missing or wrong.")
     for step in data["steps"]:
         text = isinstance(step, list) and len(step) == 3 and step[0] == "text" and isinstance(step[1], str)
         mark = isinstance(step, list) and len(step) == 2 and step[0] in ("begin", "end")
@@ -174,8 +173,12 @@ def _read(path: Path) -> dict[str, Any]:
             and all(type(token) is int and token >= 0 for token in step[2])
         )
         if not text and not tokens and not (mark and step[1] in api.ROLES):
-            raise ProgramError(f"{path}: the step {str(step)[:60]} is wrong.")
+            raise _unreadable(f"{path}: the step {str(step)[:60]} is wrong.")
     for name, entry in data["variables"].items():
         if not isinstance(entry, dict) or {"value", "meta", "generated"} - entry.keys():
-            raise ProgramError(f"{path}: variable {name!r} is wrong.")
+            raise _unreadable(f"{path}: variable {name!r} is wrong.")
     return data
+
+
+def _unreadable(message: str) -> ProgramError:
+    return ProgramError(message, hint="Write one with state.save(path).", position=here())

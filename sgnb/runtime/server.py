@@ -9,7 +9,7 @@ from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import ProgramError
-from sgnb.lang.position import internal
+from sgnb.lang.position import here, internal
 from sgnb.runtime.dispatcher import instruction_queue_length
 
 internal(__name__)
@@ -17,7 +17,7 @@ internal(__name__)
 
 def flush_cache(backend: Backend | None = None) -> dict[str, Any]:
     """Free what the engine's prefix cache holds unlocked; what it freed. Raises NoEngine, EngineError."""
-    return _ask(require_backend(backend), "flush_cache")
+    return _ask(require_backend(backend, here), "flush_cache")
 
 
 def get_server_info(backend: Backend | None = None) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def get_server_info(backend: Backend | None = None) -> dict[str, Any]:
 
     Raises NoEngine, EngineError.
     """
-    found = require_backend(backend)
+    found = require_backend(backend, here)
     own = {"model": found.model_name, "instruction_queue_length": instruction_queue_length()}
     return {**own, **_ask(found, "stats")}
 
@@ -34,7 +34,9 @@ def _ask(backend: Backend, what: str) -> dict[str, Any]:
     call = getattr(backend, what, None)
     if call is None:
         raise ProgramError(
-            f"The backend {backend.model_name!r} has no {what}().", hint="Only an engine has: sgnb.launch()."
+            f"The backend {backend.model_name!r} has no {what}().",
+            hint="Only an engine has: sgnb.launch().",
+            position=here(),
         )
     answer: dict[str, Any] = call()
     return answer

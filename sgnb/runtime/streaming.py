@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgnb.errors import ProgramTypeError
-from sgnb.lang.position import internal, place_of, position_of, user_frame
+from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.meta import meta_of_chunks
 from sgnb.runtime.reading import Reading
@@ -68,7 +68,7 @@ class Streaming(Reading):
             raise ProgramTypeError(
                 "text_async_iter(return_meta_data=True) needs the name of a variable.",
                 hint='Meta belongs to a generation: text_async_iter("answer", return_meta_data=True).',
-                position=position_of(place_of(user_frame())),
+                position=here(),
             )
         for step in self._text_steps() if var_name is None else self._variable_steps(var_name):
             if isinstance(step, Need):

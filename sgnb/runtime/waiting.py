@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from sgnb.errors import ProgramError
-from sgnb.lang.position import internal, place_of, position_of, user_frame
+from sgnb.lang.position import here, internal
 
 if TYPE_CHECKING:
     from sgnb.runtime.core import Core
@@ -114,7 +114,7 @@ class Waiting(ABC):
                 raise ProgramError(
                     "This program and the one it reads from wait for each other: neither can go on.",
                     hint="Read what is bound already, or let one of them end first.",
-                    position=position_of(place_of(user_frame())),
+                    position=here(),
                 )
         try:
             self.wait(wanted)

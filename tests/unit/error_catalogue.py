@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import linecache
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,38 +23,25 @@ WIDTH = 118
 """Longer lines are cut here: lists of legal names grow."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """``text`` is a cell, or what is shown of ``call``. ``script`` is the mock engine's; ``dies``: it ends meanwhile."""
+    """``text`` is a ``%%sgl`` cell, or an ordinary one. ``script`` is the mock engine's; ``dies``: it ends meanwhile."""
 
     text: str
     script: Any = None
-    call: Callable[[Any], object] | None = None
+    ordinary: bool = False
+    engine: bool = True
+    """False: an ordinary cell, and no engine runs."""
+    file: str = ""
+    """What ``saved.json`` holds, beside an ordinary cell."""
     dies: bool = False
     placed: bool = True
-    """False: it has no place in a program (a file, an engine)."""
-
-
-def _load(text: str) -> Callable[[Any], object]:
-    def call(backend: Any) -> object:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "saved.json"
-            path.write_text(text, encoding="utf-8")
-            try:
-                return sgl.load_state(path, backend=backend)
-            except SgnbError as error:
-                error.message = error.message.replace(str(path), "saved.json")
-                raise
-
-    return call
+    """False: a cell without a text has no place to show."""
 
 
 @sgl.function
 def hello(s, name):
     s += f"Hello {name}" + sgl.gen("x")
-
-
-async def _plain() -> None: ...
 
 
 FAULT = RequestError("the KV pool has 64 slots: it can never fit", code="context", hint="Shorten the prompt.")
@@ -121,33 +110,39 @@ CATALOGUE: dict[str, dict[str, Case]] = {
         "engine-dies": Case("s += 'x' + gen('x')\ns['x']", script=HANG, dies=True),
     },
     "Programs and files": {
-        "no-engine": Case("hello.run('you')", call=lambda _: hello.run("you"), placed=False),
-        "not-a-function": Case("sgl.function(5)", call=lambda _: sgl.function(5)(), placed=False),
-        "no-parameter": Case("sgl.function(lambda: 1)", call=lambda _: sgl.function(lambda: 1), placed=False),
-        "bind-unknown": Case("hello.bind(nam='you')", call=lambda _: hello.bind(nam="you"), placed=False),
-        "batch-item": Case("hello.run_batch(['you'])", call=lambda b: hello.run_batch(["you"], backend=b), placed=False),
-        "run-n": Case("hello.run('you', n=0)", call=lambda b: hello.run("you", n=0, backend=b), placed=False),
-        "run-priority": Case(
-            "hello.run('you', priority='high')", call=lambda b: hello.run("you", priority="high", backend=b), placed=False
-        ),
-        "with-outside-program": Case("with sgl.user(): ...", call=lambda _: sgl.user().__enter__()),
-        "saved-no-json": Case("sgl.load_state('saved.json')", call=_load("text"), placed=False),
-        "saved-foreign": Case("sgl.load_state('saved.json')", call=_load("{}"), placed=False),
+        "no-engine": Case("hello.run('you')", ordinary=True, engine=False),
+        "no-engine-for-numbers": Case("sgl.get_server_info()", ordinary=True, engine=False),
+        "not-a-function": Case("@sgl.function\nclass Ask: ...", ordinary=True),
+        "no-parameter": Case("@sgl.function\ndef ask():\n    pass", ordinary=True),
+        "bind-unknown": Case("hello.bind(nam='you')", ordinary=True),
+        "batch-item": Case("hello.run_batch(['you'])", ordinary=True),
+        "run-n": Case("hello.run('you', n=0)", ordinary=True),
+        "run-temperature": Case("s += 'x'\nhello.run('you', temperature=-1)"),
+        "run-stop-regex": Case("hello.run('you', stop_regex='a+')", ordinary=True),
+        "run-priority": Case("hello.run('you', priority='high')", ordinary=True),
+        "run-extra-key": Case("hello.run('you', extra_key=5)", ordinary=True),
+        "with-outside-program": Case("with sgl.user(): ...", ordinary=True),
+        "no-such-call": Case("sgl.flush_cache()", ordinary=True),
+        "endless": Case("def ask(s):\n    return ask(s)\nask(s)"),
+        "saved-value": Case("state = hello.run('you')\nstate['y'] = {1, 2}\nstate.save('saved.json')", ordinary=True),
+        "saved-no-json": Case("sgl.load_state('saved.json')", ordinary=True, file="text"),
+        "saved-foreign": Case("sgl.load_state('saved.json')", ordinary=True, file="{}"),
         "saved-version": Case(
-            "sgl.load_state('saved.json')", call=_load('{"format": "sgnb-state", "version": 99}'), placed=False
+            "sgl.load_state('saved.json')", ordinary=True, file='{"format": "sgnb-state", "version": 99}'
         ),
     },
 }  # fmt: skip
 
 
+@functools.cache
 def error_of(case: Case) -> SgnbError:
     """What the case raises."""
     backend = MockBackend(case.script if case.script is not None else {"x": "fine"})
     try:
-        if case.call is not None:
-            case.call(backend)
+        if case.ordinary:
+            _run_ordinary(case, backend)
         else:
-            run = run_cell(case.text, cell_name="1", user_ns={}, backend=backend)
+            run = run_cell(case.text, cell_name="1", user_ns={"hello": hello}, backend=backend)
             if case.dies:
                 run.start()
                 run.core.wait_plain(lambda: bool(backend.prompts), 30)
@@ -161,11 +156,23 @@ def error_of(case: Case) -> SgnbError:
     raise AssertionError(f"{case.text!r} raises nothing")
 
 
+def _run_ordinary(case: Case, backend: MockBackend) -> None:
+    """Run the text as a notebook's cell without magic."""
+    name = "<ordinary cell>"
+    linecache.cache[name] = (len(case.text), None, case.text.splitlines(True), name)
+    sgl.set_default_backend(backend if case.engine else None)
+    try:
+        with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+            if case.file:
+                Path("saved.json").write_text(case.file, encoding="utf-8")
+            exec(compile(case.text, name, "exec"), {"sgl": sgl, "hello": hello})
+    finally:
+        sgl.set_default_backend(None)
+
+
 def shown(case: Case) -> str:
-    """The error as it is shown, without the place of this file."""
+    """The error as it is shown."""
     error = error_of(case)
-    if error.position is not None and not error.position.in_cell:
-        error.position = None
     lines = [f"{type(error).__name__}: {error.lines()[0]}", *error.lines()[1:]]
     return "\n".join(line if len(line) <= WIDTH else line[: WIDTH - 1] + "…" for line in lines)
 
