@@ -276,6 +276,7 @@ class SglMagics(Magics):
         --max-tokens N, --temperature N, --top-p N, --top-k N, --min-p N, --seed N, --stop TEXT
                              defaults of the cell's gens (a gen's own argument wins; max_tokens is 128 unless given)
         --logprobs N         keep each token's probability and its N likeliest rivals, for the view and get_meta_info
+        --priority N         higher goes first, and may suspend lower ones (0)
         --background         return at once; the view goes on
         --debug              show each instruction with its state, ids, reused ids and milliseconds
         --engine NAME        run on this engine, not on the current one
