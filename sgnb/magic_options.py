@@ -44,7 +44,7 @@ COMMANDS: dict[str, str] = {
     "flush": "empty the cache of what nobody uses",
     "defragment": "move what is in the KV pool together, so that free slots are one run",
     "states": "states that hold a session; release ends them all",
-    "record": "start FILE [--no-text] [--seconds N] | stop: write what the engine does to a file",
+    "record": "start FILE [--no-text] [--seconds N] | stop [FILE]: write what the engine does to a file",
     "explain": "how a program runs: its graph, its blocks, what each pass did",
     "view": "tree | kv | timeline | graph NAME: see the engine, or a program, at work",
 }
@@ -193,17 +193,17 @@ def _is_switch(name: str) -> bool:
 
 
 def parse_record(given: Sequence[str]) -> argparse.Namespace:
-    """``action`` (start or stop), ``file``, ``text``, ``seconds``; UsageError on a mistake."""
+    """``action`` (start, stop, or None: what is recorded now), ``file``, ``text``, ``seconds``; UsageError on a mistake."""
     parser = LineParser(prog="%sgl record", add_help=False, allow_abbrev=False)
-    parser.add_argument("action", choices=("start", "stop"))
+    parser.add_argument("action", nargs="?", choices=("start", "stop"))
     parser.add_argument("file", nargs="?", metavar="FILE")
     parser.add_argument("--no-text", dest="text", action="store_false")
     parser.add_argument("--seconds", type=float)
     options = parser.parse_args(list(given))
     if options.action == "start" and options.file is None:
         raise UsageError("%sgl record start takes a file name, for example: %sgl record start run.sgnb")
-    if options.action == "stop" and len(given) > 1:
-        raise UsageError("%sgl record stop takes no arguments")
+    if options.action != "start" and (not options.text or options.seconds is not None):
+        raise UsageError("%sgl record: --no-text and --seconds belong to %sgl record start FILE")
     return options
 
 

@@ -23,6 +23,7 @@ from sgnb.config import DEFAULT_MODEL
 from sgnb.errors import EngineError
 from sgnb.interrupts import InterruptGate, StoppedByUser
 from sgnb.knobs import KNOBS, LIVE
+from sgnb.recording import with_suffix
 from sgnb.runtime.explain import explain
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.run import Run
@@ -64,7 +65,7 @@ class SglMagics(Magics):
         %sgl defragment                 move what is in the KV pool together
         %sgl states [release]           states that hold a session; release ends them all
         %sgl record start FILE          write what the engine does to FILE.sgnb (--no-text, --seconds N)
-        %sgl record stop                end that file; sgnb export and sgnb simulate read it
+        %sgl record [stop]              what is recorded now, or its end; sgnb export and sgnb simulate read it
         %sgl explain NAME               how a program runs: its graph, its blocks, what each pass did
         %sgl view tree|kv|timeline      the engine at work, live; view graph NAME: what the passes make of a program
 
@@ -148,6 +149,8 @@ class SglMagics(Magics):
             print(words.visible(str(engine.error)))
         if engine.state in ("idle", "running"):
             stats = engine.stats()
+            if stats["paused"]:
+                print("Paused between two steps; %sgl step takes one, %sgl resume goes on.")
             for name, value in panel_state.five_numbers(stats):
                 print(f"  {name:<10} {value}")
             print("\n".join(knob_words.status_lines(stats)))
@@ -231,10 +234,21 @@ class SglMagics(Magics):
         options = magic_options.parse_record(rest)
         engine = self._controls.require()
         recorder = engine.recorder
-        if options.action == "stop":
-            if recorder is None:
-                raise UsageError("%sgl record stop: nothing is recorded; begin with %sgl record start FILE")
-            print(words.visible(str(recorder.stop())))
+        if options.action != "start":
+            running = recorder is not None and recorder.running
+            if recorder is None or (options.action is None and not running):
+                raise UsageError("%sgl record: nothing is recorded; begin with %sgl record start FILE")
+            if options.file is not None and with_suffix(options.file) != recorder.path:
+                raise UsageError(f"%sgl record stop: what is recorded goes to {recorder.path}")
+            if options.action is None:
+                print(
+                    words.visible(
+                        f"Recording engine {engine.name} to {recorder.path}: {recorder.result().size}."
+                    )
+                )
+            else:
+                before = "" if running else "It had ended before. "
+                print(words.visible(f"{before}{recorder.stop()}"))
             return
         recorder = engine.record(options.file, text=options.text, seconds=options.seconds)
         about = "" if options.text else ", without text"

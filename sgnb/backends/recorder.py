@@ -46,9 +46,14 @@ class Recorded:
     gaps: int
     error: str
 
-    def __str__(self) -> str:
+    @property
+    def size(self) -> str:
+        """``56 events, 4,129 bytes``."""
         gaps = f", {self.gaps} gaps" if self.gaps else ""
-        text = f"Recorded {self.seconds:.1f} s to {self.path}: {self.events:,} events, {self.bytes:,} bytes{gaps}."
+        return f"{self.events:,} events, {self.bytes:,} bytes{gaps}"
+
+    def __str__(self) -> str:
+        text = f"Recorded {self.seconds:.1f} s to {self.path}: {self.size}."
         return f"{text} It ended early: {self.error}." if self.error else text
 
 

@@ -86,6 +86,8 @@ def test_record_takes_a_file_or_a_stop() -> None:
     start = options.parse_record(["start", "run.sgnb", "--no-text", "--seconds", "5"])
     assert (start.action, start.file, start.text, start.seconds) == ("start", "run.sgnb", False, 5.0)
     assert options.parse_record(["stop"]).action == "stop"
-    for wrong in ([], ["start"], ["stop", "run.sgnb"], ["pause"], ["start", "a", "b"]):
+    assert options.parse_record([]).action is None
+    assert options.parse_record(["stop", "run.sgnb"]).file == "run.sgnb"
+    for wrong in (["start"], ["stop", "--no-text"], ["--seconds", "3"], ["pause"], ["start", "a", "b"]):
         with pytest.raises(UsageError, match="%sgl record"):
             options.parse_record(wrong)
