@@ -88,6 +88,7 @@ def test_B042_refused_token_leaves_the_matcher_unharmed(backend):
     assert state.error.code == "grammar_rejected"
 
 
+@pytest.mark.sampler
 def test_B044_finished_output_is_told_and_can_be_asked_again(backend):
     state = state_of(backend, "regex", "a")
     state.accept(ord("a"))

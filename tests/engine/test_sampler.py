@@ -170,6 +170,7 @@ def test_bitmask_and_banned(vocab):
     assert part.ids == [vocab - 1, vocab - 1]
 
 
+@pytest.mark.sampler
 def test_B146_bad_rows_fail_alone():
     scores = torch.zeros(6, 40)
     scores[:, 3] = 1.0
@@ -225,6 +226,7 @@ def test_penalties_and_bias_leave_logprobs_raw():
     assert drawn.logprobs[0].logprob == pytest.approx(float(torch.tensor(scores).log_softmax(-1)[2]))
 
 
+@pytest.mark.sampler
 def test_B040_a_bias_cannot_bring_back_a_banned_id():
     rows = batch([SamplingParams(temperature=0.0, logit_bias=((1, 1000.0),))], banned=[[1]])
     assert sample(torch.tensor([[0.5, 0.0, 0.1]]), rows, [0]).ids == [0]

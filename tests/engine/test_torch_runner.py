@@ -186,6 +186,7 @@ def poison(driver, slot, value=math.nan):
         driver.runner._kv.kv[0][slot] = value
 
 
+@pytest.mark.sampler
 def test_B146_nan_in_one_row_fails_that_row_only(fresh):
     driver, _, reference = fresh
     driver.forward({0: list(PROMPTS[0]), 1: list(PROMPTS[1])})
@@ -221,6 +222,7 @@ def test_B148_ids_out_of_range_never_reach_the_device(fresh, ids):
     assert driver.forward({0: [1, 2]}).next_token_ids == [int(reference([1, 2]).argmax())]
 
 
+@pytest.mark.sampler
 def test_B096_banned_ids_outside_the_vocabulary_do_no_harm(fresh):
     driver, _, reference = fresh
     best = int(reference(PROMPTS[0]).argmax())

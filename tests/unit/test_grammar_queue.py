@@ -141,6 +141,7 @@ def test_length_and_stop_strings_still_end_it(backend):
     assert told.finish.type == "stop" and told.text == b"ab"
 
 
+@pytest.mark.sampler
 def test_B040_no_bias_brings_back_what_is_excluded(backend):
     told = GrammarRig().run(1, b"x", regex="yes|no", max_new_tokens=9, logit_bias={ord("q"): 100.0})
     assert said(told) in (b"yes", b"no")

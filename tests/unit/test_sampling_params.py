@@ -43,12 +43,25 @@ def test_bad_values_are_refused_with_the_range(bad, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.sampler
+def test_B096_stop_ids_outside_the_vocabulary_are_refused_with_the_range():
+    for wrong in (100, -1, 2**63):
+        for more in ({}, {"min_new_tokens": 1}):
+            params = SamplingParams.make({"stop_token_ids": [5, wrong], **more})
+            with pytest.raises(LimitError, match=rf"stop_token_ids holds {wrong}; legal ids are 0\.\.99"):
+                params.check_model(100)
+    SamplingParams.make({"stop_token_ids": [0, 99], "min_new_tokens": 1}).check_model(100)
+
+
+@pytest.mark.sampler
 def test_B097_a_bias_outside_the_vocabulary_is_refused():
     params = SamplingParams.make({"logit_bias": {999_999_999: 5}})
     with pytest.raises(LimitError, match=r"999999999.*0\.\.99"):
         params.check_model(100)
     with pytest.raises(LimitError):
         SamplingParams.make({"logit_bias": {-1: 1}}).check_model(100)
+    with pytest.raises(LimitError, match="not 'x' to 1"):
+        SamplingParams.make({"logit_bias": {999_999_999: 5, "x": 1}})
 
 
 def test_F29_every_parameter_refuses_a_wrong_type_with_what_is_legal():

@@ -527,6 +527,7 @@ def test_closing_a_session_aborts_what_it_runs():
 
 @pytest.mark.sched
 @pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.sampler
 def test_B146_bad_rows_fail_alone(steps):
     rig = Rig(chunked_prefill_size=30, prefill_decode_interval=9)
     neighbour = rig.decode(1, b"Hello", max_new_tokens=30, ignore_eos=True)
@@ -546,6 +547,7 @@ def test_B146_bad_rows_fail_alone(steps):
 
 
 @pytest.mark.sched
+@pytest.mark.sampler
 def test_B146_nothing_of_a_bad_step_is_cached():
     rig = Rig(chunked_prefill_size=16)
     rid = rig.decode(1, PROMPT)
