@@ -6,15 +6,17 @@ import json
 import subprocess
 import sys
 import threading
+import time
 
 import psutil
 import pytest
 from process_rig import until
 
-from sgnb.constraints import Constraint
+from sgnb.constraints import Constraint, check_constraint
 from sgnb.engine.grammar import xgrammar_backend
 from sgnb.engine.grammar.base import GrammarError, GrammarState, Vocabulary
 from sgnb.engine.grammar.xgrammar_backend import XGrammarBackend
+from sgnb.errors import ConstraintError
 
 EOS = 257
 TABLE = [*(bytes([i]) for i in range(256)), b"<|im_start|>", b"<|im_end|>", b"ab"]
@@ -51,8 +53,44 @@ SCHEMAS = {
     "B007": ({"type": "number", "exclusiveMinimum": 0}, ["0.1"], ["0"]),
     "B008": ({"enum": ["多云", "晴"]}, ['"晴"'], ['"云"']),
     "B009": ({"enum": ["caf\u00e9"]}, ['"café"'], ['"caf?"']),
+    "B010": (
+        {"type": "object", "properties": {"satz": {"type": "string"}}, "required": ["satz"]},
+        ['{"satz": "Größe über Öl"}'],
+        ['{"satz": 1}'],
+    ),
     "B011": ({"enum": [4, True, None, "4"]}, ["4", "true", "null", '"4"'], ["false", '""']),
     "B012": ({"type": "string"}, ['"a"'], ['"\u0001"', '"\\q"', '"\\u12"']),
+    "B014": (
+        {
+            "oneOf": [{"type": "integer", "minimum": 0, "maximum": 50}, {"$ref": "#/$defs/pt"}],
+            "$defs": {
+                "pt": {
+                    "type": "array",
+                    "items": {"type": "integer", "minimum": 0, "maximum": 9},
+                    "minItems": 2,
+                    "maxItems": 2,
+                }
+            },
+        },
+        ["50", "[3, 9]"],
+        ["51", "[3, 10]"],
+    ),
+    "B018": (
+        {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}},
+            "required": ["n"],
+            "patternProperties": {"^n$": {"type": "integer"}},
+            "additionalProperties": False,
+        },
+        ['{"n": 1}'],
+        ["{}"],
+    ),
+    "B021": (
+        {"type": "object", "properties": {name: {"type": "integer"} for name in "abc"}},
+        ["{}", '{"b": 1}', '{"a": 1, "c": 2}'],
+        ['{,"b": 1}', '{"a": 1,, "c": 2}'],
+    ),
     "B034": ({"type": "string", "pattern": "^\\d$"}, ['"7"'], ['"১"']),
 }
 REGEXES = {
@@ -77,6 +115,51 @@ def test_regexes_of_reported_faults(backend, row):
     regex, good, bad = REGEXES[row]
     for text in good + bad:
         assert accepts(state_of(backend, "regex", regex), text) == (text in good), (row, text)
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "text", "words"),
+    [
+        ("B026", "json_schema", '{"type":"array","items":[{"type":"integer"},{"type":"string"}]}', "/items"),
+        ("B056", "regex", r"(?P<yr>\d{4}", "at position 0"),
+        ("B060", "regex", "a{2}{3}", "multiple repeat at position 4"),
+        ("B060", "regex", "b++", "position 3"),
+        ("B062", "regex", "(?i)abc", "a flag at position 0"),
+        ("B062", "regex", r"(?P<y>\d+)", "position 3"),
+        ("B062", "regex", r"\p{L}+", r"\p at position 0"),
+    ],
+)
+def test_constructs_of_reported_faults_are_refused_with_their_place(backend, row, kind, text, words):
+    """Never a language that was not meant: what Python's own check lets pass, the library refuses."""
+    with pytest.raises((ConstraintError, GrammarError)) as caught:
+        check_constraint(kind, text)
+        backend.compile(Constraint(kind, text))
+    assert words in str(caught.value), row
+
+
+def test_B031_moderate_bounds_on_nested_strings_compile_in_time(backend):
+    strings = {"type": "array", "items": {"type": "string", "maxLength": 30}, "maxItems": 15}
+    schema = {"type": "object", "properties": {f"list{n}": strings for n in range(5)}}
+    before = psutil.Process().memory_info().rss
+    began = time.process_time()
+    state = state_of(backend, "json_schema", json.dumps(schema))
+    assert accepts(state, '{"list0": ["ab", "c"]}')
+    assert time.process_time() - began < 2 and psutil.Process().memory_info().rss - before < 300 << 20
+
+
+def test_B067_a_space_of_a_sentencepiece_vocabulary_can_be_written():
+    """Its pieces carry the space as text once the meta-space is mapped, as the byte table does."""
+    pieces = [b"sun", b" moon", b" ", b"m", b"oon", b"<end>"]
+    backend = XGrammarBackend(Vocabulary(pieces, len(pieces), frozenset([5]), [5]))
+    try:
+        for way in ([0, 1], [0, 2, 3, 4]):
+            state = GrammarState(backend.compile(Constraint("regex", "[a-z]+ [a-z]+")), frozenset([5]), 1)
+            for token in way:
+                assert allows(state, token)
+                state.accept(token)
+            assert state.may_end and allows(state, 5)
+    finally:
+        backend.close()
 
 
 def test_B042_refused_token_leaves_the_matcher_unharmed(backend):
