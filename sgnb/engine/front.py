@@ -57,7 +57,8 @@ MAX_DETOKENIZED = MAX_PROMPT_BYTES // 4
 """Ids of one question; an id counts four bytes of a prompt."""
 _TO_SCHEDULER = (
     *("stats", "flush_cache", "requests", "check", "set", "knobs", "pause", "step", "resume"),
-    *("pin", "unpin", "memory", "defragment", "history", "record_start", "record_stop", "recorded_tokens"),
+    *("pin", "unpin", "memory", "defragment", "history", "past"),
+    *("record_start", "record_stop", "recorded_tokens"),
     *("picture", "nodes", "holders", "prompt", "place"),
 )
 

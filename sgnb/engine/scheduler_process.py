@@ -32,6 +32,8 @@ from sgnb.engine.model_executor.model_runner import Progress, create_runner
 from sgnb.engine.model_executor.process_driver import ProcessDriver
 from sgnb.engine.model_store import ModelPath, resolve
 from sgnb.engine.pulse import Pulse
+from sgnb.engine.scheduler.key_pictures import KeyPictures
+from sgnb.engine.scheduler.picture import key_picture
 from sgnb.engine.scheduler.scheduler import Scheduler
 from sgnb.engine.scheduler.telemetry import Telemetry
 from sgnb.engine.stacks import arm
@@ -97,6 +99,7 @@ def _serve(folder: Path, spec: EngineSpec, parent: int, link: Link, publisher: P
         telemetry.last_seq,
         telemetry.history(start, limit),
     )
+    scheduler.pictures = KeyPictures(lambda: key_picture(scheduler), lambda: telemetry.first_seq)
     beat = Beat(lambda: publisher.send(encode(telemetry.take_frame(spec.incarnation, time.time()))))
     send(
         SchedulerReady(
@@ -189,6 +192,8 @@ def loop(scheduler: Scheduler, telemetry: Telemetry, beat: Beat, link: Link, own
     scheduler.driver.while_waiting = attend
     while True:
         scheduler.heartbeat()
+        if scheduler.pictures is not None:
+            scheduler.pictures.attend(scheduler.clock(), idle=scheduler.idle)
         if telemetry.pending or beat.wait <= 0:
             beat.send()
         wait = int(max(0.0, beat.wait) * 1000) + 1 if scheduler.idle else 0

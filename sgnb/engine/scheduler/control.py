@@ -188,6 +188,19 @@ def _history(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     return {"last_seq": last, "events": part}
 
 
+def _past(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """The picture, encoded, from which the events lead to the moment ``time`` (seconds of the engine's clock)."""
+    moment = msg.args.get("time")
+    if not isinstance(moment, int | float) or isinstance(moment, bool):
+        raise LimitError("time must be a number of seconds")
+    found = scheduler.pictures.before(moment) if scheduler.pictures is not None else None
+    if found is None:
+        raise LimitError(
+            "nothing of that time is kept", hint="The last ten minutes are, if they fit in 64 MB."
+        )
+    return {"seq": found.seq, "time": found.time, "picture": found.data}
+
+
 def _record_start(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     scheduler.inputs.start(msg.client, bool(msg.args.get("tokens", False)))
     return {"snapshot": msgspec.msgpack.encode(take_snapshot(scheduler))}
@@ -217,6 +230,7 @@ VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]] = {
     "unpin": _unpin,
     "memory": _memory,
     "history": _history,
+    "past": _past,
     "record_start": _record_start,
     "record_stop": _record_stop,
     "recorded_tokens": _recorded_tokens,

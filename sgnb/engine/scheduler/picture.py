@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from sgnb.engine.mem_cache.tree_node import TreeNode
+from sgnb.engine.scheduler.key_pictures import KeyPicture
 from sgnb.engine.scheduler.step_events import runs_of
 from sgnb.errors import LimitError
 from sgnb.messages import SchedulerControl, SlotRun
@@ -34,7 +35,7 @@ def last_seq(scheduler: Scheduler) -> int:
     return scheduler.history(1 << 62)[0] if scheduler.history is not None else 0
 
 
-def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+def _picture(scheduler: Scheduler, _msg: SchedulerControl | None = None) -> dict[str, Any]:
     """The tree, the slots, the live requests and the figures; events after ``seq`` continue it.
 
     A node is ``[id, parent, start, length, locks, hits, pins, soft references, last use, name space]``; its name space is
@@ -60,6 +61,12 @@ def _picture(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
         "requests": [_request(req) for req in sorted(scheduler.reqs.values(), key=lambda req: req.ordinal)],
         "stats": msgspec.to_builtins(scheduler.stats()),
     }
+
+
+def key_picture(scheduler: Scheduler) -> KeyPicture:
+    """This moment's picture for ``key_pictures``, encoded."""
+    picture = _picture(scheduler)
+    return KeyPicture(picture["seq"], picture["time"], msgspec.msgpack.encode(picture))
 
 
 def _tree(scheduler: Scheduler) -> tuple[list[list[Any]], list[SlotRun]]:

@@ -44,6 +44,7 @@ from sgnb.engine.scheduler.grammar_manager import GrammarManager
 from sgnb.engine.scheduler.input_events import InputRecorder
 from sgnb.engine.scheduler.intake import Intake
 from sgnb.engine.scheduler.joint import PrivateIds
+from sgnb.engine.scheduler.key_pictures import KeyPictures
 from sgnb.engine.scheduler.match_log import MatchLog
 from sgnb.engine.scheduler.mishap import Mishaps
 from sgnb.engine.scheduler.mover import Mover
@@ -143,6 +144,7 @@ class Scheduler:
         self.match_log = MatchLog(self.cache, self.recorder.book, lambda: self.table)
         self.history: Callable[..., tuple[int, list[Numbered]]] | None = None
         """Where past events are: of (a number, at most how many) it gives (number of the last, those from it on)."""
+        self.pictures: KeyPictures | None = None
 
     # ------------------------------------------------------------ the event loop
 

@@ -1,6 +1,6 @@
 """Telemetry of the scheduler: numbered events, a bounded ring of them, and the engine's figures.
 
-Role: ``Meter`` counts what the scheduler does and makes ``EngineStats``; ``Telemetry`` numbers events, keeps the last ten
+Role: ``Meter`` counts what the scheduler does and makes ``EngineStats``; ``Telemetry`` numbers events, keeps the last eleven
 minutes or 64 MB and hands out frames for the PUB socket. Scheduler process; the process loop gives ``Telemetry.emit`` to
 ``Scheduler`` as its ``publish`` and sends ``take_frame`` at each heartbeat or sooner. Lengths, ids and labels only, never
 text or token ids. No sockets here.
@@ -18,7 +18,8 @@ import msgspec
 from sgnb.config import HEARTBEAT_SECONDS
 from sgnb.messages import EngineStats, Numbered, TelemetryEvent, TelemetryFrame
 
-RING_SECONDS = 600.0
+RING_SECONDS = 660.0
+"""Ten minutes, and as long as two whole pictures (``key_pictures``) lie apart."""
 RING_BYTES = 64 << 20
 ENTRY_BYTES = 136
 """What Python needs beside an entry's own bytes: most events are small, so it counts."""
@@ -77,10 +78,14 @@ class Telemetry:
         """True when a frame would carry events."""
         return bool(self._fresh)
 
+    @property
+    def first_seq(self) -> int:
+        """Number of the oldest event in the ring; numbers have no holes."""
+        return self.last_seq - len(self._ring) + 1
+
     def history(self, from_seq: int, limit: int | None = None) -> list[Numbered]:
         """Events from ``from_seq`` on that are still in the ring, oldest first, at most ``limit``."""
-        first = self.last_seq - len(self._ring) + 1  # numbers have no holes
-        start = max(0, from_seq - first)
+        start = max(0, from_seq - self.first_seq)
         if start >= len(self._ring):
             return []
         kept = islice(self._ring, start, None if limit is None else start + limit)
