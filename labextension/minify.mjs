@@ -1,8 +1,9 @@
-// Makes the widgets' scripts small: node minify.mjs [FOLDER]. Run by the build. sgnb/widgets/bundle.py says which there are,
+// Makes the widgets' scripts small: node minify.mjs [FOLDER]. Minified, then packed (deflate): a saved notebook holds one copy of
+// the script a view, and a page unpacks it in a millisecond. Run by the build. sgnb/widgets/bundle.py says which there are,
 // and takes the small form from FOLDER (sgnb/labextension/widgets) while the modules are those that it was made of.
 //
 // Names that begin with "_" are a module's own and are shortened. But the page has one store, made by the first widget's
-// script and used by all others: what other modules say of it keeps its name.
+// script and used by all others: what other modules say of it (`store._speaker`) keeps its name.
 
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -10,18 +11,19 @@ import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { deflateRawSync } from 'node:zlib';
 import { rspack } from '@rspack/core';
 import { minify } from 'terser';
 
 const here = dirname(fileURLToPath(import.meta.url));
 const out = process.argv[2] ?? join(here, '../sgnb/labextension/widgets');
 const statics = join(here, '../sgnb/widgets/static');
-const OWN = ['store.js', 'fold.js'];
+const OWN = ['store.js', 'tape.js', 'fold.js', 'history.js'];
 
 const sources = Object.fromEntries(readdirSync(statics).filter(name => name.endsWith('.js')).map(name => [name, readFileSync(join(statics, name), 'utf8')]));
 const others = [...Object.entries(sources).filter(([name]) => !OWN.includes(name)).map(([, text]) => text), ...panelSources()].join('\n');
 const reserved = [...new Set(OWN.flatMap(name => sources[name].match(/\b_[A-Za-z]\w*/g)))].filter(
-  name => new RegExp(`\\b${name}\\b`).test(others) || OWN.some(own => new RegExp(`["']${name}["']`).test(sources[own]))
+  name => new RegExp(`(?<!this)\\.${name}\\b`).test(others) || OWN.some(own => new RegExp(`["']${name}["']`).test(sources[own]))
 );
 
 function panelSources() {
@@ -51,6 +53,21 @@ function bundle(name) {
   );
 }
 
+/** A module that unpacks the other one and is in its place. */
+function packed(code) {
+  const data = deflateRawSync(code, { level: 9 }).toString('base64');
+  return [
+    `const packed = "${data}";`,
+    'const bytes = Uint8Array.from(atob(packed), char => char.charCodeAt(0));',
+    'const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));',
+    'const script = new Blob([await new Response(stream).arrayBuffer()], { type: "text/javascript" });',
+    'const place = URL.createObjectURL(script);',
+    'const { default: widget } = await import(place);',
+    'URL.revokeObjectURL(place);',
+    'export default widget;'
+  ].join('\n');
+}
+
 rmSync(out, { recursive: true, force: true });
 mkdirSync(out, { recursive: true });
 execFileSync(process.env.PYTHON ?? 'python3', ['-I', join(here, '../sgnb/widgets/bundle.py'), out], { stdio: 'inherit' });
@@ -64,5 +81,5 @@ for (const name of readdirSync(out).filter(file => file.endsWith('.js'))) {
     format: { comments: false }
   });
   const mark = createHash('sha256').update(joined).digest('hex');
-  writeFileSync(join(out, name), `// ${mark}\n${small.code}\n`);
+  writeFileSync(join(out, name), `// ${mark}\n${packed(small.code)}\n`);
 }

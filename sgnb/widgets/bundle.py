@@ -1,10 +1,10 @@
 """One script out of our own modules: what anywidget gets, since a widget's script cannot import its neighbours.
 
-Notebook process; called once per widget class by ``engine_widget`` and ``program_widget``. A package has them minified too
-(``labextension/minify.mjs``, which runs this file as a script); those are taken while they are of the same modules. The
-modules in ``static/`` keep to a small form, checked here: imports stand first, as ``import { a, b as c } from "./x.js";``;
-exports are ``export function|class|const|async function NAME``, and one ``export default NAME;`` in an entry; no text spans
-lines. Comments on lines of their own and indentation are dropped. No network, no tools.
+Notebook process; called once per widget class by ``engine_widget`` and ``program_widget``. A package has them minified and
+packed too (``labextension/minify.mjs``, which runs this file as a script); those are taken while they are of the same
+modules. The modules in ``static/`` keep to a small form, checked here: imports stand first, as ``import { a, b as c } from
+"./x.js";``; exports are ``export function|class|const|async function NAME``, and one ``export default NAME;`` in an entry;
+no text spans lines. Comments on lines of their own and indentation are dropped. No network, no tools.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BundleError(ValueError):
 
 
 def script_of(entry: str) -> str:
-    """The script of a widget: minified as packaged, if that was made of the modules as they are, else joined."""
+    """The script of a widget: small, as packaged, if that was made of the modules as they are, else joined."""
     joined = join_modules(entry)
     try:
         small = (MINIFIED / entry).read_text(encoding="utf-8")
