@@ -17,7 +17,11 @@ Kernel → page; frames and snapshots are MessagePack in binary buffers::
                                            events before it, as ``{seq, event}``, for the lists of steps and requests
     {"k": "frames", "page": p, "n": m}     buffers: TelemetryFrames as the engine sent them, or made of its history
     {"k": "engine", "state": s, "at": t}   the engine's state changed
-    {"k": "answer", "id": i, "data": …}    or ``"error": "…"``
+    {"k": "answer", "id": i, "data": …}    or ``"error": "…"``; of ``past`` and ``events`` with a buffer
+
+``past`` (``time``) is answered with a snapshot of a moment before ``time``, as far back as the engine has one; ``events``
+(``from_seq``, ``limit``) with a frame made of the engine's history, and ``last_seq``. So a page that looked late gets the
+minutes before.
 
 Of a recording (``replay``), the snapshot carries ``"replay": {span, file, end}``, a further one goes on after a gap, and at
 its end comes ``{"k": "replay", "replay": {…, "end": true, "trouble": "…"}}``.
@@ -208,6 +212,7 @@ class EngineFeed:
     def _answer(self, message: Mapping[str, Any], send: Send) -> None:
         verb, args = message.get("verb"), message.get("args")
         answer: dict[str, Any] = {"k": "answer", "id": message.get("id")}
+        buffers: list[bytes] = []
         try:
             if verb == "release":
                 self.engine.release([str(sid) for sid in (args or {}).get("sids", [])][:64])
@@ -216,6 +221,9 @@ class EngineFeed:
                 answer["data"] = file_verbs.answer(
                     self.engine, str(verb), args if isinstance(args, dict) else {}
                 )
+            elif verb in ("past", "events"):
+                answer["data"], buffer = self._older(str(verb), args if isinstance(args, dict) else {})
+                buffers = [buffer]
             elif verb not in ASKS:
                 raise SgnbError(f"views may not ask {verb!r}")
             else:
@@ -226,9 +234,22 @@ class EngineFeed:
             answer["error"] = " ".join(filter(None, (error.message, error.hint)))
         page = self._subscribers.get(str(message.get("page", "")))
         if page is not None:
-            page.put(answer, [])
+            page.put(answer, buffers)
         else:
-            get_publisher().send_now(lambda: send(answer, []))
+            get_publisher().send_now(lambda: send(answer, buffers))
+
+    def _older(self, verb: str, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        if verb == "past":
+            found = self.engine.ask("past", {"time": args.get("time")}, ASK_SECONDS)
+            picture = msgspec.msgpack.decode(found["picture"])
+            picture["past"] = self._past(int(picture["seq"]))
+            return {"seq": picture["seq"]}, msgspec.msgpack.encode(picture)
+        wanted = {"from_seq": args.get("from_seq"), "limit": HISTORY_EVENTS}
+        found = self.engine.ask("history", wanted, ASK_SECONDS)
+        last = int(found["last_seq"])
+        events = found["events"]
+        frame = _frame_of(events, last) if events else msgspec.msgpack.encode({"events": []})
+        return {"last_seq": last}, frame
 
     def _catch_up(self, subscriber: Subscriber, known: int) -> None:
         """Send what the page lacks: the events since ``known`` if the engine still has them all, else the whole picture."""

@@ -31,7 +31,7 @@ function moment(store) {
     seq: state.seq,
     step: state.step,
     time: state.time,
-    nodes: nodes.map(n => [n.id, n.parent, n.start, n.length, n.locks, n.hits, n.pins, n.used, n.edge, n.rid, n.children]),
+    nodes: nodes.map(n => [n.id, n.parent, n.start, n.length, n.locks, n.hits, n.pins, n.used, n.edge, n.rid, n.children.slice()]),
     tree: [state.treeTokens, state.lockedTokens, state.next],
     gone: recentlyGone(state, store.time).map(n => [n.id, n.start, n.length, n.time, n.forRid, n.policy]),
     slots,

@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { CACHED, DECODE, EngineState, FREE, History } from "../../sgnb/widgets/static/fold.js";
+import { CACHED, DECODE, EngineState, FREE } from "../../sgnb/widgets/static/fold.js";
+import { History } from "../../sgnb/widgets/static/history.js";
 import { decode } from "../../sgnb/widgets/static/msgpack.js";
 import { Store, storeOf } from "../../sgnb/widgets/static/store.js";
 import { Script, cast, large } from "./scenario.mjs";
@@ -80,9 +81,179 @@ test("any moment can be shown again, in any order", () => {
   // The last event of each instant stands for it.
   const instants = moments.filter(([, time], i) => moments[i + 1]?.[1] !== time);
   for (const [seq, time, nodes, counts] of [...instants].reverse().concat(instants)) {
-    const state = store._at(time);
+    const state = store.tape.at(time);
     assert.deepEqual([state.seq, state.nodes.size, state.counts], [seq, nodes, counts]);
   }
+});
+
+/** A long life of a small engine: prompts come, split what is there, are locked, decode, end; old leaves go. */
+function life(rounds) {
+  const s = new Script({ slots: 3000 });
+  let seed = 11;
+  const random = limit => (seed = (seed * 1103515245 + 12345) % 2147483648) % limit;
+  const running = [];
+  const leaves = () => [...s.nodes.values()].filter(node => ![...s.nodes.values()].some(other => other.parent === node.id) && !running.some(run => run.leaf === node.id));
+  for (let i = 0; i < rounds; i++) {
+    s.later(0.05);
+    while (s.pool.length < 200) s.evict(leaves()[0].id, `c1.r${i}`);
+    const all = [...s.nodes.values()];
+    if (running.length < 4) {
+      const rid = `c1.r${i}`;
+      let above = all.length ? all[random(all.length)] : null;
+      if (above && above.length > 8 && random(3) === 0) above = s.nodes.get(s.split(above.id, 1 + random(above.length - 1), "a", "b"));
+      s.request(rid, "1", String(i), "x", 50).admit(rid, "1", String(i), "x", 50, { matched: above ? above.start + above.length : 0, node: above?.id ?? 0, cause: "short" });
+      const leaf = s.insert(above?.id ?? 1, "text", 5 + random(30), rid);
+      s.lock(leaf);
+      running.push({ rid, leaf, slots: [], left: 5 + random(40) });
+    }
+    const rows = running.map(run => ({ rid: run.rid, kind: "decode", tokens: 1, prefix: 9 }));
+    s.pass(rows);
+    running.forEach((run, index) => run.slots.push(...rows[index].slots));
+    for (const run of running.filter(each => --each.left === 0)) {
+      s.lock(run.leaf, "unlock");
+      s.give("", run.slots).flush();
+      s.pool.push(...run.slots);
+      s.state(run.rid, "1", "0", "x", "finished", { label: undefined, reason: "stop" });
+      s.events.at(-1).event.label = s.events.find(({ event }) => event.rid === run.rid).event.label;
+      running.splice(running.indexOf(run), 1);
+    }
+  }
+  return s;
+}
+
+/** All that a state says, without the numbers it gives for itself. */
+function told(state) {
+  const nodes = [...state.nodes.values()].sort((a, b) => a.id - b.id).map(({ turn, ...node }) => node);
+  const slots = [...state.owners].map((place, slot) => [state.ownerNames[place], state.kinds[slot], state.written[slot]]);
+  const owned = [...state._places.keys()].sort().map(name => [name, state.owned(name), state.flight(name)]);
+  const { seq, time, step, lockedTokens, treeTokens, next, evicted, counts, odd } = state;
+  return { nodes, slots, owned, seq, time, step, lockedTokens, treeTokens, next, counts, odd, evicted: evicted.map(({ turn, ...node }) => node), roots: [...state.roots], live: [...state.live].sort(), holds: [...state.holds].sort() };
+}
+
+test("a moment restored from points says what a fold from the beginning says, forwards, backwards and at random", () => {
+  const script = life(900);
+  const store = filled(script);
+  assert.ok(script.events.length > 2000 && store.tape._points.filter(point => point.change).length > 6);
+  const times = Array.from({ length: 30 }, (_, i) => script.began + ((i * 13) % 30) * 1.5 + 0.01);
+  for (const time of [...times, ...[...times].sort(), ...[...times].sort().reverse()]) {
+    const plain = EngineState.fromSnapshot(script.picture);
+    for (const { seq, event } of script.events) if (event.time <= time) plain.apply(seq, event);
+    assert.deepEqual(told(store.tape.at(time)), told(plain));
+  }
+  const end = EngineState.fromSnapshot(script.picture);
+  for (const { seq, event } of script.events) end.apply(seq, event);
+  assert.deepEqual(told(store.live), told(end)); // the newest state is untouched by what was restored beside it
+  // At most a point's events are folded for a moment: that is what makes it quick.
+  for (let at = 1; at < store.tape._points.length; at++) assert.ok(store.tape._points[at].seq - store.tape._points[at - 1].seq <= 200);
+});
+
+test("points keep to their bytes: old moments are the first to take longer, none is lost", () => {
+  const store = filled(life(300));
+  const { tape } = store;
+  const before = tape._points.length;
+  for (let i = 0; i < 12; i++) tape._thin();
+  assert.ok(tape._points.length < before && tape._points[0].state);
+  const bytes = tape._points.reduce((sum, point) => sum + point.weight, 0);
+  assert.equal(tape._pointBytes, bytes);
+  const time = store.live.time - 0.5;
+  const shown = told(tape.at(time));
+  const other = filled(life(300));
+  assert.deepEqual(shown, told(other.tape.at(time)));
+});
+
+/** A store that looked late, on a line to an engine that remembers: it answers `past` and `events` as the kernel does. */
+function late(script, cut, { pictureAt = 0, firstKept = 1 } = {}) {
+  const asked = [];
+  let listener;
+  const answer = ({ verb, args }) => {
+    asked.push([verb, args]);
+    if (verb === "past") {
+      if (firstKept > pictureAt + 1) return [{ error: "nothing of that time is kept" }, []];
+      const early = filledUntil(script, pictureAt);
+      return [{ data: { seq: pictureAt } }, [encode(pictureOf(script, early))]];
+    }
+    const events = script.events.filter(({ seq }) => seq >= args.from_seq).slice(0, 150);
+    return [{ data: { last_seq: script.seq } }, [encode({ incarnation: "", last_seq: script.seq, time: 1, events, past: true })]];
+  };
+  const store = new Store("test/late");
+  store.engineState = "running";
+  store.attach({
+    send(content) {
+      if (content.k !== "ask") return;
+      const [body, buffers] = answer(content);
+      queueMicrotask(() => listener({ k: "answer", id: content.id, ...body }, buffers));
+    },
+    onMessage: f => {
+      listener = f;
+      return () => {};
+    },
+  });
+  store.load(pictureOf(script, filledUntil(script, cut)));
+  for (const numbered of script.events.slice(cut)) assert.ok(store.feedEvents([numbered], { time: numbered.event.time }));
+  return { store, asked };
+}
+
+function filledUntil(script, seq) {
+  const state = EngineState.fromSnapshot(script.picture);
+  for (const numbered of script.events.slice(0, seq)) state.apply(numbered.seq, numbered.event);
+  return state;
+}
+
+/** A state as the engine's answer to `picture`. */
+function pictureOf(script, state) {
+  const nodes = [...state.nodes.values()].map(n => [n.id, n.parent, n.start, n.length, n.locks, n.hits, n.pins, n.soft ?? 0, n.used, n.root]);
+  const runs = [];
+  state.owners.forEach((place, slot) => place && runs.push([state.ownerNames[place], slot, 1, { 1: "prefill", 2: "decode" }[state.kinds[slot]] ?? ""]));
+  const requests = [...state.live.keys()].map(rid => {
+    const { label } = script.events.find(({ event }) => event.rid === rid && event.t === "request").event;
+    return { rid, client: 1, label, state: "running", prompt_tokens: 50, cached_tokens: 0, completion_tokens: 0, time_queued: 1, time_admitted: 1, node: state.holds.get(rid) ?? 0, match: null };
+  });
+  return { ...script.picture, seq: state.seq, time: state.time || script.began, step: state.step, nodes, runs, requests, next: state.next };
+}
+
+const settled = async store => {
+  while (store.fetching !== null) await new Promise(done => setTimeout(done, 1));
+};
+
+test("a view that opened late shows the minutes before: they are asked for, once, and the newest moment stays", async () => {
+  const script = life(300);
+  const cut = Math.floor(script.events.length * 0.7);
+  const { store, asked } = late(script, cut);
+  const opened = store.oldest;
+  const wanted = script.began + 3.01;
+  store.goTo(wanted);
+  assert.equal(store.phase, "gap"); // "Catching up …", while the old picture stays
+  assert.equal(store.playhead, opened);
+  await settled(store);
+  assert.deepEqual(asked.map(([verb]) => verb).slice(0, 2), ["past", "events"]);
+  assert.deepEqual([store.playhead, store.phase, store.isLive], [wanted, "ok", false]);
+  const plain = EngineState.fromSnapshot(script.picture);
+  for (const { seq, event } of script.events) if (event.time <= wanted) plain.apply(seq, event);
+  assert.deepEqual(told(store.shown), told(plain));
+  assert.deepEqual(told(store.live), told(filledUntil(script, script.seq)));
+  assert.equal(store.history.steps[0].step, 1); // the lists begin there too: steps can be walked back
+  const count = asked.length;
+  store.goTo(wanted + 1);
+  assert.equal(asked.length, count);
+  // Events go on coming, and follow.
+  const from = script.events.length;
+  script.later(1).pass([{ rid: "c1.r9999", kind: "decode", tokens: 1, prefix: 1 }]);
+  assert.ok(store.feedEvents(script.events.slice(from), { time: script.time }));
+});
+
+test("what the engine no longer has is not waited for; live is a way out", async () => {
+  const script = life(60);
+  const { store, asked } = late(script, 100, { pictureAt: 40, firstKept: 60 });
+  const opened = store.oldest;
+  store.goTo(opened - 1);
+  await settled(store);
+  assert.deepEqual([store.playhead, store.phase], [opened, "ok"]);
+  store.goTo(opened - 2);
+  assert.equal(asked.length, 1);
+  const other = late(script, 100).store;
+  other.goTo(script.began);
+  other.goLive();
+  assert.deepEqual([other.fetching, other.isLive, other.phase], [null, true, "ok"]);
 });
 
 test("a missing event is noticed, and asked for", () => {
@@ -130,13 +301,13 @@ test("the past is bounded, and no older than what can be shown", () => {
     script.later(0.2).put({ t: "stats", num_used_tokens: i, max_total_num_tokens: 4096 });
     assert.ok(store.feedEvents(script.events.slice(from)));
   }
-  assert.ok(store.live.time - store._log[0].time <= 601);
+  assert.ok(store.live.time - store.tape._held[0].time <= 601);
   assert.ok(store.history.figures.length <= 2600);
   assert.ok(store.pastBytes < 97 << 20);
-  assert.ok(store.oldest >= store._log[0].time - 60);
+  assert.ok(store.oldest >= store.tape._held[0].time - 60);
   const big = filled(large(2000, 300000));
-  for (let i = 0; i < 50; i++) big._checkpoint(big.live.time + i);
-  assert.ok(big._checkpointBytes <= 48 << 20);
+  for (let i = 0; i < 50; i++) big.tape._point(big.live.time + i);
+  assert.ok(big.tape._pointBytes <= 48 << 20);
 });
 
 test("a snapshot goes on as the events would have", () => {
@@ -182,6 +353,8 @@ export function encode(value) {
       const bytes = new Uint8Array(8);
       new DataView(bytes.buffer).setFloat64(0, v);
       out.push(0xcb, ...bytes);
+    } else if (v === undefined) {
+      out.push(0xc0);
     } else if (typeof v === "string") {
       const bytes = new TextEncoder().encode(v);
       out.push(0xda, bytes.length >> 8, bytes.length & 255, ...bytes);

@@ -47,6 +47,13 @@ class Page:
                 self.take(message)
             self.acknowledge()
 
+    def listen_for(self, kind: str, count: int) -> None:
+        """Until so many messages of a kind came; 30 s at most."""
+        deadline = time.monotonic() + 30.0
+        while len(self.of(kind)) < count:
+            assert time.monotonic() < deadline, f"no {kind} came"
+            self.listen(0.2)
+
     def acknowledge(self) -> None:
         newest = max((content.get("n", 0) for _, content, _ in self.messages), default=0)
         if newest > self.acked:
@@ -132,6 +139,28 @@ def test_a_gap_is_filled_from_history(engine_kernel: Kernel) -> None:
     assert not page.of("snapshot")
     numbers = [number for number in page.numbers() if number > known]
     assert sorted(set(numbers)) == list(range(known + 1, max(numbers) + 1)) and len(numbers) > 30
+
+
+def test_a_page_that_looks_late_gets_the_time_before(engine_kernel: Kernel) -> None:
+    kernel = engine_kernel
+    kernel.ok("%%sgl\ns += 'abc' + gen('x', max_tokens=30, ignore_eos=True)")
+    page = show(kernel, "tree")
+    page.say(k="sub", **{"from": 0})
+    page.say(k="ask", id="1", verb="past", args={"time": 1.0})
+    page.listen_for("answer", 1)
+    ((answer, (picture,)),) = page.of("answer")
+    assert answer["data"]["seq"] == picture["seq"] and picture["nodes"] == [], "of the engine's beginning"
+    page.messages.clear()
+    page.say(k="ask", id="2", verb="events", args={"from_seq": picture["seq"] + 1})
+    page.listen_for("answer", 1)
+    ((answer, (frame,)),) = page.of("answer")
+    numbers = [numbered["seq"] for numbered in frame["events"]]
+    assert numbers == list(range(picture["seq"] + 1, answer["data"]["last_seq"] + 1)) and len(numbers) > 30
+    assert any(numbered["event"]["t"] == "kv" for numbered in frame["events"])
+    page.messages.clear()
+    page.say(k="ask", id="3", verb="past", args={"time": "never"})
+    page.listen_for("answer", 1)
+    assert "number of seconds" in page.of("answer")[0][0]["error"]
 
 
 def test_text_of_nodes_is_given_to_its_owner(engine_kernel: Kernel) -> None:

@@ -1,5 +1,9 @@
-// Folds of the engine's numbered events: the tree and the slots of one moment (`EngineState`), and the lists that grow
-// (`History`: steps, requests, figures, marks). Pure: no page, no clock, no comm. Records are those of sgnb/messages/.
+// Fold of the engine's numbered events: the tree and the slots of one moment (`EngineState`). Pure: no page, no clock, no
+// comm. Records are those of sgnb/messages/. The lists that grow are history.js's.
+//
+// States share what they have not changed: a copy takes the nodes as they are, and each side puts a fresh node in place of
+// one it changes (`_mine`). Only this module may change a node, and only one that `_mine` gave. While `watched`, a state
+// notes what it changes, so that tape.js can keep the difference alone.
 
 export const FREE = 0;
 export const PREFILL = 1;
@@ -7,6 +11,9 @@ export const DECODE = 2;
 export const CACHED = 3;
 export const SCORE = 4;
 const KINDS = { prefill: PREFILL, decode: DECODE };
+const SLOT_FIELDS = ["owners", "kinds", "written"];
+const OWNER_FIELDS = ["ownerNames", "ownerNode", "ownerCount", "ownerDecode"];
+let turns = 0;
 
 /** What is where at one moment: nodes of the tree, owners of slots, requests that live. */
 export class EngineState {
@@ -29,7 +36,8 @@ export class EngineState {
     this.kvVersion = 0;
     this.lockVersion = 0;
     this.odd = false; // an event came that cannot follow: what is held is not the engine's state
-    this.onSlots = null; // told of (start, count) that changed
+    this._own(); // nodes with the number `turn` are this state's own
+    this.watched = null; // {nodes, slots, owners}: what changed since the last checkpoint
     this._resize(slots);
   }
 
@@ -64,32 +72,85 @@ export class EngineState {
     this.ownerNode = [0]; // node id of a tree's owner, else 0
     this.ownerCount = [slots];
     this.ownerDecode = [0]; // of these, written by decode
-    this._ownerPlaces = new Map([["", 0]]);
+    this._places = new Map([["", 0]]);
     this._unused = [];
     this.counts = [slots, 0, 0, 0, 0];
   }
 
-  /** A copy that shares nothing, for scrubbing. */
-  clone() {
-    const copy = Object.assign(Object.create(EngineState.prototype), this);
-    copy.onSlots = null;
-    copy.nodes = new Map();
-    for (const [id, node] of this.nodes) copy.nodes.set(id, { ...node, children: node.children.slice() });
-    copy.roots = new Map();
-    for (const [id, children] of this.roots) copy.roots.set(id, children.slice());
-    copy.evicted = this.evicted.slice();
-    copy.live = new Map(this.live);
-    copy.holds = new Map(this.holds);
-    for (const name of ["owners", "kinds", "written", "ownerNames", "ownerNode", "ownerCount", "ownerDecode", "_unused", "counts"]) {
-      copy[name] = this[name].slice();
+  /** What it holds now may be held by others too: from here on it changes copies. */
+  _own() {
+    this.turn = ++turns;
+    this._ownRoots = new Set();
+  }
+
+  /** A copy; nodes are shared until one side changes them. `spent`: a state that is of no more use, for its memory. */
+  clone(spent = null) {
+    const copy = Object.assign(Object.create(EngineState.prototype), this, lists(this));
+    this._own();
+    copy._own();
+    copy.watched = null;
+    copy.nodes = new Map(this.nodes);
+    copy._places = new Map(this._places);
+    for (const name of ["_unused", ...OWNER_FIELDS]) copy[name] = this[name].slice();
+    for (const name of SLOT_FIELDS) {
+      copy[name] = spent?.slots === this.slots ? spent[name] : new this[name].constructor(this.slots);
+      copy[name].set(this[name]);
     }
-    copy._ownerPlaces = new Map(this._ownerPlaces);
     return copy;
+  }
+
+  watch() {
+    this.watched = { nodes: new Set(), slots: [], owners: new Set() };
+  }
+
+  /** What changed since `watch`, to be laid (`lay`) over a copy of that moment; begins to note anew. */
+  difference() {
+    const { nodes, slots, owners } = this.watched;
+    const cells = [];
+    for (const [from, to] of slots) for (let slot = from; slot < to; slot++) cells.push(slot, this.owners[slot], this.kinds[slot], this.written[slot]);
+    const change = {
+      slots: this.slots,
+      head: { ...this, ...lists(this) },
+      nodes: Array.from(nodes, id => [id, this.nodes.get(id)]),
+      places: Array.from(owners, place => [place, ...OWNER_FIELDS.map(name => this[name][place])]),
+      cells: Uint32Array.from(cells),
+    };
+    for (const name of ["nodes", "_places", "_unused", "watched", ...OWNER_FIELDS, ...SLOT_FIELDS]) delete change.head[name];
+    change.weight = change.nodes.length * 250 + cells.length * 4 + change.places.length * 100 + (this.live.size + this.holds.size) * 60 + 2500;
+    this._own();
+    this.watch();
+    return change;
+  }
+
+  /** Lay differences over this state, one after another; the first begins at this state's moment, or before it. */
+  lay(changes) {
+    for (const { slots, nodes, places, cells } of changes) {
+      if (slots > this.slots) this._grow(slots);
+      for (const [id, node] of nodes) {
+        if (node) this.nodes.set(id, node);
+        else this.nodes.delete(id);
+      }
+      for (let at = 0; at < cells.length; at += 4) {
+        const slot = cells[at];
+        this.owners[slot] = cells[at + 1];
+        this.kinds[slot] = cells[at + 2];
+        this.written[slot] = cells[at + 3];
+      }
+      for (const [place] of places) if (this._places.get(this.ownerNames[place]) === place) this._places.delete(this.ownerNames[place]);
+      for (const [place, ...values] of places) {
+        OWNER_FIELDS.forEach((name, field) => (this[name][place] = values[field]));
+        if (!place || this.ownerCount[place]) this._places.set(this.ownerNames[place], place);
+      }
+    }
+    const head = changes.at(-1)?.head;
+    if (head) Object.assign(this, head, lists(head));
+    this._own();
+    this._unused = [...this.ownerCount.keys()].filter(place => place && !this.ownerCount[place]);
   }
 
   /** About how many bytes a copy takes. */
   get weight() {
-    return this.nodes.size * 200 + this.kinds.length * 9 + this.ownerNames.length * 60 + 1000;
+    return this.nodes.size * 110 + this.kinds.length * 9 + this.ownerNames.length * 60 + 1000;
   }
 
   /** Take the event with number `seq`, which must be the next. */
@@ -131,18 +192,40 @@ export class EngineState {
     return out;
   }
 
+  /** The node, made this state's own before it is changed. */
+  _mine(id) {
+    let node = this.nodes.get(id);
+    if (!node) return undefined;
+    if (node.turn !== this.turn) this.nodes.set(id, (node = { ...node, children: node.children.slice(), turn: this.turn }));
+    this.watched?.nodes.add(id);
+    return node;
+  }
+
+  /** Every node from `id` up to its root, to be changed. */
+  _up(id, change) {
+    for (let node = this._mine(id); node; node = this._mine(node.parent)) change(node);
+  }
+
+  /** The children of `parent`, to be changed: a node's own list, or a root's in a fresh one. */
   _siblings(parent) {
-    const node = this.nodes.get(parent);
+    const node = this._mine(parent);
     if (node) return node.children;
-    let list = this.roots.get(parent);
-    if (!list) this.roots.set(parent, (list = []));
-    return list;
+    if (!this._ownRoots.has(parent) || !this.roots.has(parent)) this.roots.set(parent, this.roots.get(parent)?.slice() ?? []);
+    this._ownRoots.add(parent);
+    return this.roots.get(parent);
+  }
+
+  /** A node of this state's own, new or in the place of another. */
+  _put(node) {
+    node.turn = this.turn;
+    this.nodes.set(node.id, node);
+    this.watched?.nodes.add(node.id);
   }
 
   _add(node) {
     node.children = [];
     node.order = ++this.order;
-    this.nodes.set(node.id, node);
+    this._put(node);
     this._siblings(node.parent).push(node.id);
     this.treeTokens += node.length;
     if (node.locks > 0) this.lockedTokens += node.length;
@@ -165,17 +248,17 @@ export class EngineState {
       this._remove(id, event);
     } else if (kind === "lock" || kind === "unlock") {
       const step = kind === "lock" ? 1 : -1;
-      for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent)) {
+      this._up(id, node => {
         const before = node.locks > 0;
         node.locks = Math.max(0, node.locks + step);
         if (step > 0) node.used = time;
         if (node.locks > 0 !== before) this.lockedTokens += before ? -node.length : node.length;
-      }
+      });
       this.lockVersion++;
     } else if (kind === "pin" || kind === "unpin") {
-      for (let node = this.nodes.get(id); node; node = this.nodes.get(node.parent)) {
+      this._up(id, node => {
         node.pins = Math.max(0, node.pins + (kind === "pin" ? 1 : -1));
-      }
+      });
     } else {
       this._refuse();
     }
@@ -197,13 +280,12 @@ export class EngineState {
   }
 
   _split({ node: id, parent = 0, child, start = 0, length = 0, time }) {
-    const lower = this.nodes.get(child);
+    const lower = this._mine(child);
     const follows = lower?.parent === parent && lower.start === start && length < lower.length && !this.nodes.has(id) && id !== child;
     if (!follows) return this._refuse();
     const siblings = this._siblings(parent);
-    const upper = { ...lower, id, parent, start, length, edge: time, children: [child] };
     siblings[siblings.indexOf(child)] = id; // the cut node's place among its siblings stays
-    this.nodes.set(id, upper);
+    this._put({ ...lower, id, parent, start, length, edge: time, children: [child] });
     lower.parent = id;
     lower.start = start + length;
     lower.length -= length;
@@ -218,6 +300,7 @@ export class EngineState {
     if (place >= 0) siblings.splice(place, 1);
     if (!siblings.length && !this.nodes.has(node.parent)) this.roots.delete(node.parent);
     this.nodes.delete(id);
+    this.watched?.nodes.add(id);
     this.treeTokens -= node.length;
     if (node.locks > 0) this.lockedTokens -= node.length;
     if (event.kind === "evict") {
@@ -231,15 +314,16 @@ export class EngineState {
   // ---------------------------------------------------------------- slots
 
   _owner(name) {
-    let place = this._ownerPlaces.get(name);
+    let place = this._places.get(name);
     if (place === undefined) {
       place = this._unused.pop() ?? this.ownerNames.length;
       this.ownerNames[place] = name;
       this.ownerNode[place] = name.startsWith("node:") ? Number(name.slice(5)) : 0;
       this.ownerCount[place] = 0;
       this.ownerDecode[place] = 0;
-      this._ownerPlaces.set(name, place);
+      this._places.set(name, place);
     }
+    this.watched?.owners.add(place);
     return place;
   }
 
@@ -248,8 +332,10 @@ export class EngineState {
     if (end > this.kinds.length) this._grow(end);
     const place = this._owner(owner);
     const value = owner === "" ? FREE : owner.startsWith("node:") ? CACHED : (KINDS[kind] ?? SCORE);
+    let last = place;
     for (let slot = start; slot < end; slot++) {
       const old = this.owners[slot];
+      if (old !== last) this.watched?.owners.add((last = old));
       if (this.kinds[slot] === DECODE) this.ownerDecode[old]--;
       if (--this.ownerCount[old] === 0 && old && old !== place) this._release(old);
       this.counts[this.kinds[slot]]--;
@@ -260,34 +346,40 @@ export class EngineState {
     this.ownerCount[place] += count;
     if (value === DECODE) this.ownerDecode[place] += count;
     this.counts[value] += count;
-    this.onSlots?.(start, count);
+    this.watched?.slots.push([start, end]);
   }
 
   _release(place) {
-    this._ownerPlaces.delete(this.ownerNames[place]);
+    this._places.delete(this.ownerNames[place]);
     this._unused.push(place);
   }
 
   _grow(size) {
     const add = size - this.kinds.length;
-    for (const name of ["owners", "kinds", "written"]) {
+    for (const name of SLOT_FIELDS) {
       const bigger = new this[name].constructor(size);
       bigger.set(this[name]);
       this[name] = bigger;
     }
     this.ownerCount[0] += add;
     this.counts[FREE] += add;
+    this.watched?.owners.add(0);
+  }
+
+  /** The place of `owner` in the owners' lists, or undefined. */
+  placeOf(owner) {
+    return this._places.get(owner);
   }
 
   /** Slots that `owner` (a request id or `node:<id>`) has now. */
   owned(owner) {
-    const place = this._ownerPlaces.get(owner);
+    const place = this._places.get(owner);
     return place === undefined ? 0 : this.ownerCount[place];
   }
 
   /** Slots of a request that are not the tree's: {prefill, decode}. */
   flight(rid) {
-    const place = this._ownerPlaces.get(rid);
+    const place = this._places.get(rid);
     if (place === undefined) return { prefill: 0, decode: 0 };
     return { prefill: this.ownerCount[place] - this.ownerDecode[place], decode: this.ownerDecode[place] };
   }
@@ -316,149 +408,13 @@ export class EngineState {
     if (event.state === "finished" || event.state === "retracted") this.holds.delete(event.rid);
     if (event.state === "admitted" && event.match?.node) this.holds.set(event.rid, event.match.node);
     if (event.state !== "admitted" || !event.match) return;
-    for (let node = this.nodes.get(event.match.node); node; node = this.nodes.get(node.parent)) node.hits++;
+    this._up(event.match.node, node => node.hits++);
   }
 }
 
-/** The lists that only grow, bounded: what happened when. */
-export class History {
-  constructor({ steps = 60000, rows = 600000, requests = 4000, figures = 2600, marks = 20000 } = {}) {
-    this.limits = { steps, rows, requests, figures, marks };
-    this.steps = []; // StepEvents, oldest first
-    this.requests = new Map(); // rid → record, in order of arrival
-    this.figures = []; // EngineStats, oldest first
-    this.marks = []; // {time, kind, rid, node, tokens}: evict, retract, finish, abort, flush
-    this.prompts = []; // records of requests that were matched, oldest first; at most 200
-    this.knobs = []; // KnobEvents, oldest first
-    this.settings = {}; // knobs as they are now, as far as they are known
-    this.firstPolicy = ""; // the policy before the first switch among them; "" when that is not known
-    this.rows = 0;
-    this.version = 0;
-    this.odd = false; // an event says something else of a request than an earlier one did
-  }
-
-  apply(event) {
-    this.version++;
-    switch (event.t) {
-      case "step":
-        this.steps.push(event);
-        this.rows += event.rows.length;
-        while (this.steps.length > this.limits.steps || this.rows > this.limits.rows) {
-          this.rows -= this.steps.shift().rows.length;
-        }
-        for (const note of event.notes ?? []) this._note(event, note);
-        break;
-      case "request":
-        this._request(event);
-        break;
-      case "stats":
-        if (event.time - (this.figures.at(-1)?.time ?? 0) >= 0.2) this.figures.push(event);
-        if (this.figures.length > this.limits.figures) this.figures.shift();
-        break;
-      case "knob":
-        this.knobs.push(event);
-        if (this.knobs.length > 1000) this.knobs.shift();
-        Object.assign(this.settings, event.knobs);
-        break;
-      case "radix":
-        if (event.kind === "evict" || event.kind === "flush") {
-          const last = this.marks.at(-1);
-          const rid = event.for_rid ?? "";
-          if (last && last.kind === event.kind && last.rid === rid && event.time - last.time < 0.01) {
-            last.tokens += event.length;
-            last.nodes++;
-          } else {
-            this._mark({ time: event.time, kind: event.kind, rid, node: event.node, tokens: event.length, nodes: 1, policy: event.policy ?? "" });
-          }
-        }
-        break;
-    }
-  }
-
-  _mark(mark) {
-    this.marks.push(mark);
-    if (this.marks.length > this.limits.marks) this.marks.splice(0, 1000);
-  }
-
-  _note(step, note) {
-    const record = this.requests.get(note.rid);
-    if (record && note.what === "deferred") record.waits = { ...note, time: step.time, step: step.step };
-  }
-
-  /** The record of a request; made at its first event. */
-  _record(rid, label, client, time) {
-    let record = this.requests.get(rid);
-    if (!record) {
-      record = { rid, label, client, queued: time, turns: [], waits: null, match: null, state: "queued" };
-      Object.assign(record, { prompt: 0, cached: 0, completed: 0, finished: 0, reason: "", first: 0 });
-      this.requests.set(rid, record);
-      if (this.requests.size > this.limits.requests) {
-        for (const [old, { finished }] of this.requests) {
-          if (finished || this.requests.size > 2 * this.limits.requests) this.requests.delete(old);
-          if (this.requests.size <= this.limits.requests) break;
-        }
-      }
-    }
-    return record;
-  }
-
-  _request(event) {
-    const { rid, state, time } = event;
-    const record = this._record(rid, event.label ?? {}, event.client, time);
-    if (!sameRequest(record, event)) this.odd = true;
-    record.state = state;
-    record.prompt = event.prompt_tokens ?? record.prompt;
-    record.completed = event.completion_tokens ?? record.completed;
-    if (state === "admitted") {
-      record.turns.push({ from: time, to: 0, end: "", why: "", match: event.match ?? null });
-      if (!record.match && event.match) {
-        record.match = event.match;
-        record.cached = event.cached_tokens ?? 0;
-        record.admitted = time;
-        this.prompts.push(record);
-        if (this.prompts.length > 200) this.prompts.shift();
-      }
-    } else if (state === "compiling" || state === "compiled") {
-      record[state] = time;
-      if (event.reason) record.compilingWords = event.reason;
-    } else if (state === "first_token") {
-      record.twice = event.duplicate_tokens ?? 0;
-      record.first = record.first || time;
-    } else if (state === "retracted" || state === "finished") {
-      const turn = record.turns.at(-1);
-      if (turn && !turn.to) Object.assign(turn, { to: time, end: state === "finished" ? event.reason : state, why: event.reason ?? "" });
-      if (state === "finished") Object.assign(record, { finished: time, reason: event.reason ?? "" });
-      const kind = state === "retracted" ? "retract" : event.reason === "abort" ? "abort" : "finish";
-      this._mark({ time, kind, rid, node: 0, tokens: 0, nodes: 0 });
-    }
-  }
-
-  /** Requests of a snapshot: those that lived before the first event. */
-  fromSnapshot(snapshot) {
-    const settings = snapshot.settings ?? { schedule_policy: snapshot.policy };
-    if (!this.knobs.some(event => event.knobs.schedule_policy !== undefined)) this.firstPolicy = settings.schedule_policy ?? "";
-    this.settings = { ...settings };
-    for (const req of snapshot.requests) {
-      const record = this._record(req.rid, req.label ?? {}, req.client, req.time_queued);
-      record.state = req.state === "waiting" ? "queued" : "admitted";
-      Object.assign(record, { prompt: req.prompt_tokens, cached: req.cached_tokens, completed: req.completion_tokens });
-      if (req.time_admitted && !record.turns.length) record.turns.push({ from: req.time_admitted, to: 0, end: "", why: "", match: req.match });
-      if (req.match && !record.match) {
-        Object.assign(record, { match: req.match, admitted: req.time_admitted });
-        this.prompts.push(record);
-      }
-    }
-  }
-}
-
-/** Whether an event repeats what is known of its request: whose it is, its name, its prompt, what was reused of it. */
-function sameRequest(record, event) {
-  const { label = {} } = event;
-  const known = record.label ?? {};
-  if (["cell", "branch", "name", "line"].some(field => (known[field] ?? "") !== (label[field] ?? ""))) return false;
-  if (record.client !== event.client) return false;
-  if (record.prompt && event.prompt_tokens && record.prompt !== event.prompt_tokens) return false;
-  return event.state === "admitted" || !record.match || event.cached_tokens === undefined || record.cached === event.cached_tokens;
+/** Copies of a state's short lists. */
+function lists({ roots, live, holds, evicted, counts }) {
+  return { roots: new Map(roots), live: new Map(live), holds: new Map(holds), evicted: evicted.slice(), counts: counts.slice() };
 }
 
 /** What people call a request: `<cell>.<branch> <variable>`. */

@@ -120,10 +120,10 @@ export function holdersOf(state, history, { runs }, kept = [], most = 12) {
 }
 
 function runsOf(state, runs, rid) {
-  const place = state._ownerPlaces.get(rid);
+  const place = state.placeOf(rid);
   let sum = place === undefined ? 0 : runs[place];
   for (const id of state.path(state.holds.get(rid))) {
-    const node = state._ownerPlaces.get(`node:${id}`);
+    const node = state.placeOf(`node:${id}`);
     if (node !== undefined) sum += runs[node];
   }
   return sum;

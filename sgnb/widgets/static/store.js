@@ -17,21 +17,18 @@
 //   store.phase                              "none" no engine · "empty" no data yet · "gap" catching up · "ok" · "gone"
 //   store.engineState, store.engineAt        the engine's word ("idle", "died", …) and since when (epoch seconds)
 // Data come in by messages of sgnb/widgets/telemetry.py, or by store.feedEvents() and store.load() (recordings).
-// Views never change events or states. Ten minutes are kept: raw frames, and checkpoints to fold on from.
+// Views never change events or states. What is kept of the past is tape.js's. Ten minutes can be shown, also those before the
+// page looked: the engine has them, and goTo() a moment before store.oldest gets them (store.fetching until they are there).
 
-import { EngineState, History } from "./fold.js";
 import { asBytes, decode } from "./msgpack.js";
 import { pageId, registry } from "./registry.js";
+import { Tape, lastBefore } from "./tape.js";
 
-const KEEP_SECONDS = 600;
-const MAX_LOG_BYTES = 48 << 20;
-const MAX_CHECKPOINT_BYTES = 48 << 20;
-const CHECKPOINT_SECONDS = 5;
 const SILENCE = 5000; // ms without a message: subscribe anew
 const ASK_PATIENCE = 8000;
 const MAX_SPEAKERS = 64;
 const PLAY_EVERY = 33; // ms
-const REPLAY_BYTES = 4; // times as many bytes of the past are kept of a recording, and no limit of time
+const SLICE = 8; // ms of folding at a time while an older past is taken in
 
 export class Store {
   constructor(key) {
@@ -56,14 +53,10 @@ export class Store {
 
   /** Forget all data: another engine, or another recording. */
   reset() {
-    this.live = new EngineState();
-    this.history = new History();
+    this.tape = new Tape(!!this.replaying);
     this.incarnation = "";
-    this._log = []; // {first, last, time, bytes | events, size}
-    this._logBytes = 0;
-    this._checkpoints = []; // {seq, time, state, weight}
-    this._checkpointBytes = 0;
-    this._scrub = null;
+    this.fetching = null; // the moment that is waited for while the engine is asked for an older past
+    this._first = false; // whether what is held begins with the oldest that the engine has
     this._clock = { engine: 0, page: 0 };
     this.received = 0;
     this._acked = 0;
@@ -71,6 +64,14 @@ export class Store {
   }
 
   // ---------------------------------------------------------------- what views read
+
+  get live() {
+    return this.tape.live;
+  }
+
+  get history() {
+    return this.tape.history;
+  }
 
   get isLive() {
     return this.playhead === null;
@@ -88,17 +89,17 @@ export class Store {
   }
 
   get shown() {
-    return this.isLive ? this.live : this._at(this.playhead);
+    return this.isLive ? this.live : this.tape.at(this.playhead);
   }
 
   /** The oldest moment that can be shown. */
   get oldest() {
-    return this._checkpoints[0]?.time ?? this.live.time;
+    return this.tape.oldest;
   }
 
   get phase() {
     if (["died", "stopped", "failed"].includes(this.engineState)) return "gone";
-    if (this.gap) return "gap";
+    if (this.gap || this.fetching !== null) return "gap";
     if (!this.live.seq && this.engineState === "") return this._channels.length ? "gap" : "none"; // nobody has said yet
     if (!this.live.seq) return this.engineState === "none" ? "none" : "empty";
     return this.history.steps.length || this.live.nodes.size ? "ok" : "empty";
@@ -125,13 +126,15 @@ export class Store {
   goLive() {
     if (this.playhead === null) return;
     this.playhead = null;
-    this._scrub = null;
+    this.fetching = null;
     this._tell("playhead");
   }
 
-  /** Show the moment `time`; at or beyond the newest one it is live. */
+  /** Show the moment `time`; at or beyond the newest one it is live. One before what is held is asked for. */
   goTo(time) {
     if (time >= this.live.time) return this.goLive();
+    if (time >= this.oldest) this.fetching = null;
+    else this._reach(time);
     const bounded = Math.max(this.oldest, time);
     if (bounded === this.playhead) return;
     this.playhead = bounded;
@@ -162,15 +165,7 @@ export class Store {
 
   /** The last step that began at or before `time`; its place in history.steps, or -1. */
   stepIndexAt(time) {
-    const steps = this.history.steps;
-    let low = 0;
-    let high = steps.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (steps[middle].time <= time) low = middle + 1;
-      else high = middle;
-    }
-    return low - 1;
+    return lastBefore(this.history.steps, step => step.time <= time);
   }
 
   goToStep(number) {
@@ -205,75 +200,30 @@ export class Store {
   /** The number of the step that is shown. */
   get step() {
     if (this.isLive) return this.live.step;
-    return this.history.steps[this.stepIndexAt(this.playhead)]?.step ?? this._at(this.playhead).step;
-  }
-
-  /** The state at `time`: from the last checkpoint before it, or on from the one that was shown. */
-  _at(time) {
-    let scrub = this._scrub;
-    if (scrub && scrub.until === time) return scrub.state;
-    const base = this._checkpoints.findLast(point => point.time <= time) ?? this._checkpoints[0];
-    if (!base) return this.live;
-    if (!scrub || scrub.state.time > time || scrub.state.seq < base.seq) {
-      scrub = this._scrub = { state: base.state.clone(), until: 0 };
-    }
-    const state = scrub.state;
-    let index = this._log.findLastIndex(entry => entry.first <= state.seq + 1);
-    if (index < 0) index = 0;
-    for (; index < this._log.length; index++) {
-      const entry = this._log[index];
-      for (const { seq, event } of eventsOf(entry)) {
-        if (seq <= state.seq) continue;
-        if (event.time > time) {
-          scrub.until = time;
-          return state;
-        }
-        state.apply(seq, event);
-      }
-    }
-    scrub.until = time;
-    return state;
+    return this.history.steps[this.stepIndexAt(this.playhead)]?.step ?? this.shown.step;
   }
 
   // ---------------------------------------------------------------- data in
 
-  /** Take a snapshot (decoded): what was shown before is replaced, its past is kept for the lists. */
+  /** Take a snapshot (decoded): what was shown before is replaced. */
   load(snapshot) {
     this.reset();
-    this.live = EngineState.fromSnapshot(snapshot);
-    for (const { event } of snapshot.past ?? []) this.history.apply(event);
-    this.history.odd = false; // its oldest events may begin in the middle
-    this.history.fromSnapshot(snapshot);
+    this.tape.load(snapshot);
     this._setClock(snapshot.time);
-    this._checkpoint();
     this.gap = false;
     this._tell("data");
   }
 
   /** Take numbered events; false when one is missing, or cannot follow what came before. `bytes` is their raw form, if there is one. */
   feedEvents(numbered, { bytes = null, time = 0 } = {}) {
-    const fresh = numbered.filter(({ seq }) => seq > this.live.seq);
-    if (fresh.length) {
-      if (fresh.some(({ seq }, index) => seq !== this.live.seq + 1 + index)) return false;
-      if (!this._checkpoints.length) this._checkpoint(fresh[0].event.time);
-      this._keep(fresh, bytes, numbered.length === fresh.length);
-      for (const { seq, event } of fresh) {
-        this.live.apply(seq, event);
-        this.history.apply(event);
-      }
-      if (this.live.odd || this.history.odd) return false;
-      this._maybeCheckpoint();
-    }
+    if (!this.tape.feed(numbered, bytes)) return false;
     this._setClock(Math.max(time, this.live.time));
     return true;
   }
 
   /** Go on from a later snapshot of a recording: the events between are missing, what was before stays. */
   loadPart(snapshot) {
-    this.live = EngineState.fromSnapshot(snapshot);
-    this.history.odd = false; // what is missing may have begun requests that go on
-    this.history.fromSnapshot(snapshot);
-    this._checkpoint();
+    this.tape.loadPart(snapshot);
     this._setClock(snapshot.time);
     this._tell("data");
   }
@@ -282,49 +232,50 @@ export class Store {
     this._clock = { engine: time, page: performance.now() };
   }
 
-  _keep(events, bytes, whole) {
-    const size = bytes && whole ? bytes.byteLength : events.length * 400;
-    const entry = { first: events[0].seq, last: events.at(-1).seq, time: events[0].event.time, size };
-    if (bytes && whole) entry.bytes = bytes;
-    else entry.events = events;
-    this._log.push(entry);
-    this._logBytes += size;
-    const oldest = this.replaying ? -Infinity : events[0].event.time - KEEP_SECONDS;
-    const most = this.replaying ? REPLAY_BYTES * MAX_LOG_BYTES : MAX_LOG_BYTES;
-    let cut = false;
-    while (this._log.length > 1 && (this._logBytes > most || this._log[0].time < oldest)) {
-      this._logBytes -= this._log.shift().size;
-      cut = true;
-    }
-    // A checkpoint is of use only while the events after it are there.
-    while (cut && this._checkpoints.length > 1 && this._checkpoints[0].seq + 1 < this._log[0].first) this._dropCheckpoint();
-  }
-
-  _dropCheckpoint(index = 0) {
-    this._checkpointBytes -= this._checkpoints.splice(index, 1)[0].weight;
-  }
-
-  _maybeCheckpoint() {
-    const last = this._checkpoints.at(-1);
-    const every = Math.max(CHECKPOINT_SECONDS, (KEEP_SECONDS * this.live.weight) / MAX_CHECKPOINT_BYTES);
-    if (last && this.live.time - last.time < every) return;
-    this._checkpoint();
-  }
-
-  _checkpoint(time = this.live.time) {
-    const weight = this.live.weight;
-    this._checkpoints.push({ seq: this.live.seq, time, state: this.live.clone(), weight });
-    this._checkpointBytes += weight;
-    // Too heavy: every second one goes, so that the whole time stays within reach, in longer strides.
-    for (let index = 1; this._checkpointBytes > MAX_CHECKPOINT_BYTES && this._checkpoints.length > 2; index++) {
-      if (index >= this._checkpoints.length - 1) index = 1;
-      this._dropCheckpoint(index);
-    }
-  }
-
   /** Bytes held for the past, about. */
   get pastBytes() {
-    return this._logBytes + this._checkpointBytes;
+    return this.tape.bytes;
+  }
+
+  // ---------------------------------------------------------------- a past older than what is held
+
+  /** Get what the engine has of the time before `time` and after it, beside what is shown, and put it in its place. */
+  async _reach(time) {
+    if (this.replaying || this._first || !this._channels.length || this.phase === "gone") return;
+    const busy = this.fetching !== null;
+    this.fetching = time;
+    if (busy) return; // the round that runs looks again when it ends
+    const tape = this.tape;
+    try {
+      const older = await this._olderThan(time, tape);
+      if (this.tape !== tape || this.fetching === null) return;
+      this._first = older.oldest > time;
+      this.tape = older;
+    } catch {
+      this._first = this.tape === tape; // the engine cannot: what is held is all there is
+    }
+    const wanted = this.fetching;
+    if (wanted === null || this.tape.live.seq === 0) return;
+    this.fetching = null;
+    this._tell("data");
+    this.playhead = null;
+    this.goTo(wanted);
+  }
+
+  /** A tape that begins before `time` and reaches the newest event of `tape`. */
+  async _olderThan(time, tape) {
+    const older = new Tape();
+    const { buffers } = await this.ask("past", { time });
+    older.load(decode(asBytes(buffers[0])));
+    while (older.live.seq + 1 < tape.firstSeq) {
+      const { data, buffers: parts } = await this.ask("events", { from_seq: older.live.seq + 1 });
+      const bytes = asBytes(parts[0]);
+      const events = decode(bytes).events;
+      if (!events.length || !older.feed(events, bytes)) throw new RangeError(`the past ends at ${data.last_seq}`);
+      await pause();
+    }
+    while (!older.takeFrom(tape, SLICE)) await pause();
+    return older;
   }
 
   // ---------------------------------------------------------------- the line to the kernel
@@ -384,7 +335,7 @@ export class Store {
 
   _message(content, buffers) {
     if (!content || typeof content !== "object") return;
-    if (content.k === "answer") return this._answered(content);
+    if (content.k === "answer") return this._answered(content, buffers);
     if (content.page !== undefined && content.page !== this.page) return; // for another page of the same widget
     if (Number.isInteger(content.n)) this.received = Math.max(this.received, content.n);
     this._heard = performance.now();
@@ -442,14 +393,14 @@ export class Store {
     });
   }
 
-  _answered(content) {
+  _answered(content, buffers) {
     const asked = this._asked.get(content.id);
     if (!asked) return;
     if (Number.isInteger(content.n)) this.received = Math.max(this.received, content.n);
     this._asked.delete(content.id);
     clearTimeout(asked.timer);
     if (content.error !== undefined) asked.reject(new Error(content.error));
-    else asked.resolve(content.data ?? {});
+    else asked.resolve(buffers.length ? { data: content.data ?? {}, buffers } : (content.data ?? {}));
   }
 
   /** Called by the page's one timer: an acknowledgement if one is due (true), a new subscription after silence. */
@@ -466,8 +417,8 @@ export class Store {
   }
 }
 
-function eventsOf(entry) {
-  return entry.events ?? decode(entry.bytes).events;
+function pause() {
+  return new Promise(resolve => setTimeout(resolve, 0));
 }
 
 /** The page's store for a key; the same one for every view and bundle. */
