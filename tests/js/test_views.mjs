@@ -124,9 +124,9 @@ test("at most twelve idle siblings are drawn; opened folds and the selected path
 
 test("ten thousand nodes are laid out in rows that fit a scroll", () => {
   const store = stateOf(large(10000, 400000));
-  const began = performance.now();
+  const began = process.cpuUsage();
   const { blocks } = layoutTree(store.live, 800 / reach(store.live));
-  assert.ok(performance.now() - began < 500); // a bound against a wrong order of growth, not a benchmark
+  assert.ok(process.cpuUsage(began).user < 1e6); // a bound against a wrong order of growth, not a benchmark
   assert.ok(blocks.length < 8000);
 });
 
@@ -152,7 +152,7 @@ test("codes: locked, evictable, selected; runs and holders", () => {
   const state = store.live;
   store.selection = { kind: "request", id: "c1.r11" };
   const codes = codesOf(state, store, "state");
-  const of = name => codes.cached[state._ownerPlaces.get(name)];
+  const of = name => codes.cached[state.placeOf(name)];
   for (const id of state.path(state.holds.get("c1.r11"))) assert.equal(of(`node:${id}`), SELECTED);
   const other = [...state.nodes.values()].find(node => node.locks && !state.path(state.holds.get("c1.r11")).includes(node.id));
   assert.equal(of(`node:${other.id}`), LOCKED);

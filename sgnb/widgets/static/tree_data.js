@@ -124,6 +124,26 @@ export function flightsOf(state) {
   return out;
 }
 
+/** In how many runs of neighbouring slots these owners' slots lie, taken together. */
+export function runsOf(state, owners) {
+  const places = new Set(owners.map(owner => state.placeOf(owner)));
+  places.delete(undefined);
+  places.delete(0);
+  if (!places.size) return 0;
+  let runs = 0;
+  let inside = false;
+  let last = -1;
+  for (const place of state.owners) {
+    if (place !== last) {
+      last = place;
+      const now = places.has(place);
+      if (now && !inside) runs++;
+      inside = now;
+    }
+  }
+  return runs;
+}
+
 /** Which nodes went in the last ten seconds before `time`. */
 export function recentlyGone(state, time) {
   return state.evicted.filter(node => node.time > time - EVICTED_SECONDS && node.time <= time + 0.001 && !state.nodes.has(node.id)).slice(-12);

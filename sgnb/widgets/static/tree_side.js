@@ -1,0 +1,190 @@
+// What stands beside and below the picture of the radix tree: the selected path, the prompts and what they reused, why one
+// was not cached, the twin of real elements. Gets the view (tree.js); draws nothing.
+
+import { reasonOf } from "./causes.js";
+import { el, fill, table } from "./dom.js";
+import { nameOf } from "./fold.js";
+import { count, oneLine, plural, seconds } from "./format.js";
+import { runsOf } from "./tree_data.js";
+
+const TWIN_ROWS = 200;
+const PROMPTS = 50;
+const NAMES = 6;
+
+const dim = text => el("span", "sgnb-dim", {}, text);
+const line = (...parts) => el("p", "", {}, ...parts);
+const heading = text => el("h3", "", {}, text);
+const button = (text, onclick) => el("button", "sgnb-button", { type: "button", onclick }, text);
+const buttons = (...list) => el("div", "sgnb-buttons", {}, ...list);
+
+export class TreeSide {
+  constructor(view) {
+    this.view = view;
+    this.store = view.store;
+    this.path = el("div", "", {});
+    this.prompts = el("div", "sgnb-tree-prompts", {});
+    this.reason = el("div", "sgnb-tree-why", {});
+    this.twin = el("div", "sgnb-tree-twin", { role: "tree", "aria-label": "Nodes of the radix tree", tabindex: -1 });
+    this._why = ""; // the request that is asked about
+    this._partings = new Map(); // rid → answer of `prompt`
+    this._id = `sgnb-tree-${Math.random().toString(36).slice(2, 8)}`;
+  }
+
+  update() {
+    this._showPath();
+    this._showPrompts();
+    this._showWhy();
+    this._showTwin();
+  }
+
+  // ---------------------------------------------------------------- the selected path
+
+  _showPath() {
+    const { store, view } = this;
+    const state = store.shown;
+    const { selection } = store;
+    const ids = state.path(view.selectedNode);
+    const path = ids.map(id => state.nodes.get(id));
+    const rid = selection?.kind === "request" && state.live.has(selection.id) ? selection.id : "";
+    const gone = path.length || rid ? null : state.evicted.find(node => selection?.kind === "node" && node.id === selection.id);
+    if (!path.length && !rid) return fill(this.path, heading("Selected path"), gone ? this._goneNodes(gone) : el("p", "sgnb-dim", {}, "Click a node, or use the arrow keys."));
+    view.texts.want(path);
+    const end = path.at(-1);
+    const { prefill, decode } = rid ? state.flight(rid) : { prefill: 0, decode: 0 };
+    const flight = prefill + decode;
+    const parts = path.map(node => this._part(node, view.use(node), node.locks ? "sgnb-is-locked" : ""));
+    if (flight) parts.push(el("div", "sgnb-tree-part sgnb-is-decode", {}, el("div", "", {}, el("b", "", {}, `${count(flight)} tok`), dim(`  ${decode ? "decoding" : "prefill"}, not in the tree yet`))));
+    const facts = [];
+    const holders = [...state.holds].map(([other, id]) => [other, state.path(id)]);
+    const names = list => [...list.slice(0, NAMES), ...(list.length > NAMES ? [`${count(list.length - NAMES)} more`] : [])].join(", ");
+    const locked = holders.filter(([, held]) => held.includes(end?.id)).map(([other]) => view.name(other));
+    if (locked.length) facts.push(["Locked by", names(locked)]);
+    // The longest part of the path that somebody else reads too.
+    const shared = path.findLast(node => node !== end && holders.some(([other, held]) => other !== rid && held.includes(node.id) && !held.includes(end.id)));
+    if (shared) facts.push([`First ${count(shared.start + shared.length)} tok also by`, names(holders.filter(([other, held]) => other !== rid && held.includes(shared.id) && !held.includes(end.id)).map(([other]) => view.name(other)))]);
+    const owners = [...ids.map(id => `node:${id}`), rid];
+    facts.push(["Slots", `${count(owners.reduce((sum, owner) => sum + state.owned(owner), 0))} in ${plural(runsOf(state, owners), "run")}`]);
+    const acts = buttons(button("Copy text", () => view.copySelected()));
+    if (view.options.open) acts.append(button("Show in KV map", () => view.options.open("kv")));
+    return fill(
+      this.path,
+      heading("Selected path"),
+      el("p", "sgnb-dim", {}, `${count((end ? end.start + end.length : 0) + flight)} tokens, ${plural(path.length, "node")}`),
+      parts,
+      el("dl", "sgnb-pairs", {}, facts.flatMap(([name, value]) => [el("dt", "", {}, name), el("dd", "", {}, value)])),
+      acts
+    );
+  }
+
+  _part(node, words, className) {
+    const text = this.view.texts.of(node);
+    const shown = typeof text === "string" ? oneLine(text, 280) : dim(text === null ? "Another notebook's text." : "…");
+    return el("div", `sgnb-tree-part ${className}`, {}, el("div", "", {}, el("b", "", {}, `${count(node.length)} tok`), dim(`  ${words}`)), el("div", "sgnb-tree-text", {}, shown));
+  }
+
+  _goneNodes(node) {
+    return [this._part(node, this.view.goneWords(node), "sgnb-is-gone"), el("p", "sgnb-dim", {}, `From token ${count(node.start)}. ${plural(node.hits, "request")} had reused it.`)];
+  }
+
+  // ---------------------------------------------------------------- prompts, and why
+
+  _find(rid) {
+    return this.store.history.requests.get(rid) ?? null;
+  }
+
+  _reason(record) {
+    const { store } = this;
+    const near = store.shown.nodes.get(this._partings.get(record.rid)?.cached_node);
+    const from = near?.rid ? (this._find(near.rid)?.label?.cell ?? "") : "";
+    const stepAt = time => store.history.steps[store.stepIndexAt(time)]?.step ?? 0;
+    return reasonOf(record, { find: rid => this._find(rid), stepAt, from, pageSize: store.live.pageSize });
+  }
+
+  _showPrompts() {
+    const time = this.store.time + 0.001;
+    this._listed = this.store.history.prompts.filter(record => record.admitted <= time && !record.label?.name?.startsWith("@")).slice(-PROMPTS).reverse();
+    const rows = this._listed.map(record => [nameOf(record), count(record.prompt), count(record.cached), this._reason(record).word]);
+    const key = JSON.stringify(rows) + this._why;
+    if (key === this._promptsKey) return;
+    this._promptsKey = key;
+    const columns = [{ name: "request" }, { name: "prompt", number: true }, { name: "reused", number: true }, { name: "the rest was" }];
+    const focused = this.prompts.contains(document.activeElement);
+    fill(
+      this.prompts,
+      heading("Prompts and what they reused"),
+      rows.length
+        ? table(columns, rows, { selected: this._listed.findIndex(record => record.rid === this._why), onrow: index => this._ask(this._listed[index]) })
+        : el("p", "sgnb-dim", {}, "No prompt was computed yet.")
+    );
+    if (focused) this.prompts.querySelector("tr.sgnb-chosen")?.focus();
+  }
+
+  _ask({ rid }) {
+    this._why = rid;
+    this.store.select({ kind: "request", id: rid });
+    if (!this._partings.has(rid)) {
+      const put = answer => {
+        this._partings.set(rid, answer);
+        this.view.changed();
+      };
+      this.store.ask("prompt", { rid }).then(put, () => put(null));
+    }
+    this.view.changed();
+  }
+
+  _showWhy() {
+    const record = this._find(this._why) ?? this._listed[0];
+    if (!record) return fill(this.reason, []);
+    const { sentences, advice } = this._reason(record);
+    const parting = this._partings.get(record.rid);
+    const children = [heading(`Why was ${nameOf(record)} not cached?`), line(sentences[0])];
+    if (parting?.prompt || parting?.cached) children.push(aligned(parting));
+    for (const sentence of sentences.slice(1)) children.push(line(sentence));
+    const computed = record.prompt - record.cached;
+    if (record.first && computed > 0) children.push(line(`${plural(computed, "token was", "tokens were")} computed in ${seconds(record.first - record.admitted)}.`));
+    if (advice) children.push(line(el("b", "", {}, "To reuse them: "), `${advice[0].toLowerCase()}${advice.slice(1)}`));
+    const { nodes } = this.store.shown;
+    const both = [record.match?.node, parting?.cached_node].filter(id => nodes.has(id));
+    if (both.length) children.push(buttons(button(both.length > 1 ? "Show both paths" : "Show where they part", () => this.view.showNodes(both))));
+    const key = children.map(child => child.textContent).join("\n");
+    if (key === this._whyKey && this.reason.childElementCount) return undefined;
+    this._whyKey = key;
+    return fill(this.reason, children);
+  }
+
+  // ---------------------------------------------------------------- the twin
+
+  _showTwin() {
+    const { view } = this;
+    const state = this.store.shown;
+    const selected = view.selectedNode;
+    const blocks = view.blocks.filter(block => block.kind === "node" && state.nodes.has(block.id)).slice(0, TWIN_ROWS);
+    const items = [...blocks, ...view.gone.map(node => ({ id: node.id, node, depth: 1, gone: true }))].map(({ id, node, depth, gone }) => {
+      const place = state.next.indexOf(id) + 1;
+      const text = view.texts.of(node);
+      const words = [`node ${id}`, `${count(node.length)} tok from ${count(node.start)}`, gone ? view.goneWords(node) : view.use(node), place && `evicted next, place ${place}`, text && oneLine(text, 60)];
+      return { id, depth, inner: node.children.length, words: words.filter(Boolean).join(" · ") };
+    });
+    const key = selected + JSON.stringify(items);
+    if (key === this._twinKey) return;
+    this._twinKey = key;
+    fill(
+      this.twin,
+      items.map(({ id, depth, inner, words }) => {
+        const item = el("div", "sgnb-tree-item", { role: "treeitem", id: `${this._id}-${id}`, "aria-level": depth, "aria-selected": String(id === selected), "aria-expanded": inner ? "true" : null, onclick: () => this.store.select({ kind: "node", id }) }, words);
+        item.style.paddingLeft = `${(depth - 1) * 14 + 10}px`;
+        return item;
+      })
+    );
+    this.twin.setAttribute("aria-activedescendant", selected ? `${this._id}-${selected}` : "");
+  }
+}
+
+/** Both texts, aligned where they part. */
+function aligned({ same, prompt, cached }) {
+  const row = (name, text) => [
+    dim(name),
+    el("span", "sgnb-tree-text sgnb-tree-line", {}, el("span", "sgnb-same", {}, oneLine(same, 60).slice(-60)), text ? el("span", "sgnb-different", {}, oneLine(text, 160)) : dim(" nothing")),
+  ];
+  return el("div", "sgnb-tree-aligned", {}, row("cached", cached), row("this prompt", prompt));
+}
