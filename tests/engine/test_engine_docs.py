@@ -11,6 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "engine.md"
 CONCEPTS = {
     "retracted, policy, chunk, mixed, admitted, priority, decode_quantum, cancel, leader, evict, pin, flush, page_size",
     "defragment, fork, regex, thread, overlap, history, stats, record, simulate, stacks, LimitError",
+    "seed, logprob, top_p",
 }
 
 
