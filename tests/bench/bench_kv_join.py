@@ -1,8 +1,9 @@
 """A join by KV against a join as text, on the real model: what it saves, and how far it is off.
 
-    python tests/bench/bench_kv_join.py [--arms 4] [--tokens 48] [--model MODEL] [--dtype DTYPE]
+    python tests/bench/bench_kv_join.py [--arms 4] [--tokens 48] [--read] [--model MODEL] [--dtype DTYPE]
 
-Branches of one prompt generate, are joined, and the parent goes on. Printed for both ways, as medians over the
+Branches of one prompt generate (with ``--read``: read a text of about so many tokens, each another one, and say a word),
+are joined, and the parent goes on. Printed for both ways, as medians over the
 topics: prompt tokens computed after the join, seconds from the join to the first token behind it, and their ratio.
 Then, for the KV join, the log-probabilities of the first token after it against those of the very same ids computed
 exactly (the same state, rewound and its KV flushed): how often the likeliest token is the same, the mean difference
@@ -24,13 +25,22 @@ TOP = 20
 
 
 @sgl.function
-def joined(s, topic, arms, tokens, method):
+def joined(s, topic, arms, tokens, method, read):
     """A question, tips from branches, joined."""
     s += f"Here is some short advice about {topic}, one tip a line, each written by somebody else.\n"
     branches = s.fork(arms)
     for number, branch in enumerate(branches):
-        branch += f"Tip {number + 1}:" + sgl.gen("tip", max_tokens=tokens, ignore_eos=True) + "\n"
+        branch += f"Tip {number + 1}:"
+        if read:
+            branch += document(topic, number, tokens)
+        branch += sgl.gen("tip", max_tokens=1 if read else tokens, ignore_eos=True) + "\n"
     branches.join("concate_and_append", method=method)
+
+
+def document(topic: str, number: int, tokens: int) -> str:
+    """A text of about ``tokens`` tokens (some 13 a sentence)."""
+    lines = (f" Note {number}-{line} on {topic}: people say many things." for line in range(tokens // 13))
+    return "".join(lines)
 
 
 def main() -> None:
@@ -38,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--arms", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--read", action="store_true")
     parser.add_argument("--model", default=None)
     parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
@@ -50,7 +61,13 @@ def main() -> None:
         for turn, topic in enumerate((TOPICS[0], *TOPICS)):
             for method in ("kv", "text") if turn % 2 else ("text", "kv"):
                 state = joined.run(
-                    topic, options.arms, options.tokens, method, backend=engine, temperature=0.0
+                    topic,
+                    options.arms,
+                    options.tokens,
+                    method,
+                    options.read,
+                    backend=engine,
+                    temperature=0.0,
                 )
                 state.sync()
                 mark = state.mark()
@@ -97,7 +114,8 @@ def report(
     distances: list[tuple[bool, float, float]],
 ) -> None:
     """Print them."""
-    print(f"{options.arms} branches of {options.tokens} tokens, medians over {len(distances)} topics")
+    what = "read" if options.read else "generated"
+    print(f"{options.arms} branches, {options.tokens} tokens {what}, medians over {len(distances)} topics")
     medians = {}
     for method, rows in sides.items():
         tokens = statistics.median(row[0] for row in rows)

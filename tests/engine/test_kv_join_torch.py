@@ -160,3 +160,99 @@ def test_drivers_moves_and_overlap_agree(model, page):
     assert (state, exact) == ("approximate", "exact")
     assert joined(model, page=page, moves=True) == plain
     assert joined(model, page=page, name="thread", overlap=True) == plain
+
+
+def after_join(model, prefix, arms, tail):
+    """(log-probabilities of the likeliest tokens behind ``tail``, by the engine; the ids of each branch)."""
+    args = EngineArgs.make(dtype="float32", threads=1, max_total_tokens=320, max_running_requests=8)
+    runner = create_runner(args, model, lambda *told: None)
+    outputs: dict[str, list] = {}
+
+    def send(message):
+        for item in message.items if isinstance(message, BatchOutput) else ():
+            outputs.setdefault(item.rid, []).append(item)
+
+    scheduler = Scheduler(args, make_driver(args, runner), send, lambda event: None)
+    scheduler.receive(TokenTable(table=[b"x"] * runner.vocab_size))
+
+    def decode(n, sid, new, count, **params):
+        wanted = SamplingParams(max_new_tokens=count, temperature=0.0, ignore_eos=True, **params)
+        ends = {"stops": [], "stop_token_ids": [], "eos_token_ids": []}
+        scheduler.receive(
+            SessionDecode(
+                rid=f"c1.r{n}", sid=f"c1.s{sid}", client=1, ids=new, params=wanted, label=Label(), **ends
+            )
+        )
+
+    def drain():
+        while scheduler.step():
+            pass
+
+    scheduler.receive(SessionOpen(sid="c1.s0", client=1))
+    decode(0, 0, prefix, 1)
+    drain()
+    first = outputs["c1.r0"][0].ids
+    sids = [f"c1.s{n}" for n in range(1, len(arms) + 1)]
+    scheduler.receive(SessionFork(sid="c1.s0", children=sids))
+    for n, arm in enumerate(arms, 1):
+        decode(n, n, arm, 5)
+    drain()
+    written = [[token for item in outputs[f"c1.r{n}"] for token in item.ids] for n in range(1, len(arms) + 1)]
+    scheduler.receive(SessionJoin(sid="c1.s0", ids=[], parts=[JoinPart(sid=sid) for sid in sids]))
+    decode(9, 0, tail, 1, return_logprob=True, top_logprobs_num=20)
+    drain()
+    meta = outputs["c1.r9"][-1].meta
+    assert meta.joined_kv == "approximate"
+    top = {token: value for value, token in outputs["c1.r9"][0].logprobs[0].top}
+    scheduler.driver.close()
+    return top, [*prefix, *first], [arm + more for arm, more in zip(arms, written, strict=True)]
+
+
+def rotated(key, shift, theta):
+    """Keys [..., tokens, dim] as they are ``shift`` positions further on."""
+    half = key.shape[-1] // 2
+    angle = shift * theta ** (-torch.arange(half, dtype=torch.float64) / half)
+    cos, sin = angle.cos().to(key.dtype), angle.sin().to(key.dtype)
+    low, high = key[..., :half], key[..., half:]
+    return torch.cat([low * cos - high * sin, high * cos + low * sin], -1)
+
+
+def test_what_comes_after_a_join_is_what_its_definition_says(tmp_path):
+    """By transformers: each branch is computed behind the common prefix alone, its keys are turned to where they stand
+    then, and the rest attends to all of it."""
+    from transformers import DynamicCache
+
+    reference = make_tiny(tmp_path, "llama")
+    tail = [7, 8, 9, 11]
+    top, prefix, arms = after_join(
+        model_store.resolve(str(tmp_path)),
+        list(range(5, 30)),
+        [[40] * 4, [51, 52, 53], list(range(60, 66))],
+        tail,
+    )
+    theta = 10000.0
+
+    def cache_of(ids):
+        with torch.inference_mode():
+            cache = reference(torch.tensor([ids]), use_cache=True).past_key_values
+        return [(layer.keys, layer.values) for layer in cache.layers]
+
+    layers = [([key], [value]) for key, value in cache_of(prefix)]
+    shift = 0
+    for arm in arms:
+        for (keys, values), (key, value) in zip(layers, cache_of(prefix + arm), strict=True):
+            keys.append(rotated(key[:, :, len(prefix) :], shift, theta))
+            values.append(value[:, :, len(prefix) :])
+        shift += len(arm)
+    cache = DynamicCache()
+    for number, (keys, values) in enumerate(layers):
+        cache.update(torch.cat(keys, 2), torch.cat(values, 2), number)
+    start = len(prefix) + shift
+    text = [*prefix, *(token for arm in arms for token in arm), *tail]
+    with torch.inference_mode():
+        places = torch.arange(start, start + len(tail))[None]
+        logits = reference(torch.tensor([tail]), cache=cache, position_ids=places).logits[0, -1]
+        exact = torch.log_softmax(reference(torch.tensor([text])).logits[0, -1].float(), -1)
+    right = torch.log_softmax(logits.float(), -1)
+    assert max(abs(value - float(right[token])) for token, value in top.items()) < 1e-3
+    assert float((exact - right).abs().max()) > 0.05, "approximate, and seen to be"
