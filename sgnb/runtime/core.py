@@ -153,11 +153,13 @@ class Core(Ending):
             return
         with self._submit_lock:
             self.submitting = True
+            block: list[Op] = []
             with self.lock:
                 ops, self.pending, self._gens_pending, self._chars = self.pending, [], False, 0
                 ops, self.held = [*self.held, *self._optimized(ops)], []
-                block, self.held = (ops, []) if everything else self.credits.take(self, ops)
             try:
+                with self.lock:
+                    block, self.held = (ops, []) if everything else self.credits.take(self, ops)
                 if block:
                     self.sharing.note(op for op in block if type(op) is SharedOp)
                     self.backend.submit(lower(self.id, block, self.priority), self.on_events)
