@@ -8,6 +8,7 @@ carries meaning. Pure functions: no engine, no IPython.
 from __future__ import annotations
 
 import html
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,8 @@ from sgnb.widgets import words
 ROWS = 200
 """Rows of a table at most; the rest is counted in its last line."""
 TEXT = 80
+LINE = 100
+"""Characters of a line of sentences in plain text."""
 
 
 @dataclass(slots=True)
@@ -29,6 +32,8 @@ class Table:
     rows: list[Sequence[str]] = field(default_factory=list)
     numbers: frozenset[int] = frozenset()
     code: frozenset[int] = frozenset()
+    below: frozenset[int] = frozenset()
+    """Columns of sentences: in text each stands below its row, with the column's name."""
     more: str = ""
 
 
@@ -54,16 +59,23 @@ def text_of(table: Table) -> str:
     lines = [_heading(table)]
     if table.rows:
         rows = [list(map(words.visible, row)) for row in [list(table.columns), *table.rows]]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(table.columns))]
-        for row in rows:
+        beside = [i for i in range(len(table.columns)) if i not in table.below]
+        widths = {i: max(len(row[i]) for row in rows) for i in beside}
+        for number, row in enumerate(rows):
             cells = (
-                cell.rjust(width) if i in table.numbers else cell.ljust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+                row[i].rjust(widths[i]) if i in table.numbers else row[i].ljust(widths[i]) for i in beside
             )
             lines.append("  ".join(cells).rstrip())
+            for i in sorted(table.below) if number else ():
+                lines += _paragraph(f"{table.columns[i]}: {row[i]}") if row[i] else []
     if table.more:
         lines.append(words.visible(table.more))
     return "\n".join(lines)
+
+
+def _paragraph(text: str) -> list[str]:
+    """Sentences of a row in lines that a terminal has room for."""
+    return textwrap.wrap(text, LINE, initial_indent="     ", subsequent_indent="       ")
 
 
 def _heading(table: Table) -> str:
@@ -222,6 +234,7 @@ def graph_table(data: Mapping[str, Any]) -> Table:
         f"{data.get('name', '')}, {facts}",
         ["", "pass", "nodes", "what it did", "why it is allowed"],
         numbers=frozenset({0}),
+        below=frozenset({3, 4}),
     )
     for number, record in enumerate(data.get("passes", [])):
         table.rows.append([str(number), record["name"], record["note"], record["did"], record["why"]])

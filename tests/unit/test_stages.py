@@ -142,3 +142,19 @@ def test_text_that_leaves_before_host_code_adds_no_lane_and_is_committed() -> No
     number, record = of(data, "commit_prefixes")
     assert record["changed"] and any(node[1] == "Commit" for node in data["stages"][number])
     assert {lane for node in data["stages"][-1] for lane in node[5]} == {0}
+
+
+def test_as_text_the_sentences_of_a_pass_stand_below_its_line() -> None:
+    data = {
+        "name": "two",
+        "compiled": True,
+        "passes": [
+            {"name": "parse", "note": "6 nodes", "did": "", "why": ""},
+            {"name": "fold_text", "note": "6 to 5 nodes", "did": "One word. " * 20, "why": "It is the same."},
+        ],
+    }
+    lines = text_of(graph_table(data)).split("\n")
+    assert lines[1:4] == ["   pass       nodes", "0  parse      6 nodes", "1  fold_text  6 to 5 nodes"]
+    assert lines[4].startswith("     what it did: One word.")
+    assert lines[-1] == "     why it is allowed: It is the same."
+    assert max(map(len, lines)) <= 100
