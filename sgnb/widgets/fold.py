@@ -328,6 +328,10 @@ class ProgramFold:
             for arm in row.arms:
                 yield from self.in_order(arm)
 
+    def row_number(self, row: Row) -> int:
+        """Its place in ``rows``."""
+        return self._index[id(row)]
+
     def costs(self) -> list[Cost]:
         """What every generation costs, in the order they were queued."""
         return [cost for _, _, cost in self._gens.values()]

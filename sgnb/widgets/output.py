@@ -17,16 +17,18 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from uuid import uuid4
 
-from sgnb.runtime import events as ev
 from sgnb.runtime.events import EventLog
-from sgnb.widgets import words
+from sgnb.widgets.fold import ProgramFold
 from sgnb.widgets.program import ProgramView, RunSource
 from sgnb.widgets.publisher import get_publisher
-from sgnb.widgets.static import end_of, fold_log, html_of, text_of
+from sgnb.widgets.static import fold_log, html_of, text_of, text_so_far
 
 KEPT_VIEWS = 32
 """Finished views that stay live; older ones are left to their static form."""
 
+
+PRINT_EVERY = 0.03
+"""Seconds between two writes of a terminal."""
 
 _numbers = itertools.count(1)
 
@@ -181,7 +183,7 @@ class StaticOutput:
 
 
 class TerminalOutput:
-    """Plain text as it comes, then the costs; a run in the background is printed whole at its end."""
+    """Plain text as it comes, in the order of the source; a run in the background is printed whole at its end."""
 
     def __init__(self, *, background: bool) -> None:
         self._background = background
@@ -189,6 +191,8 @@ class TerminalOutput:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._word = ""
+        self._printed = ""
+        self._printing = threading.Lock()
 
     def begin(self, log: EventLog, on_stop: Callable[[], None], source: RunSource | None = None) -> None:
         """Start to print."""
@@ -210,30 +214,34 @@ class TerminalOutput:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(0.5)
-        fold = fold_log(self._log, status=status)
-        print(text_of(fold) if self._background else f"\n{end_of(fold)}", flush=True)
+        whole = text_of(fold_log(self._log, status=status))
+        with self._printing:
+            if not whole.startswith(
+                self._printed
+            ):  # something came before what was printed: all of it once more
+                self._printed = ""
+                print()
+            print(whole[len(self._printed) :], flush=True)
 
     def _follow(self, log: EventLog) -> None:
-        seq = 0
-        while True:
-            entries = log.since(seq)
-            for entry in entries:
-                seq = entry.seq + 1
-                self._print(entry.event)
-            sys.stdout.flush()
-            if not entries and (log.closed or self._ended.is_set()):
+        fold = ProgramFold()
+        while not self._ended.is_set():
+            entries = log.since(fold.next_seq)
+            if entries:
+                fold.feed(entries)
+                self._print(text_so_far(fold))
+                self._ended.wait(PRINT_EVERY)
+            elif log.closed:
                 return
-            if not entries:
-                log.wait(seq, 0.1)
+            else:
+                log.wait(fold.next_seq, 0.1)
 
-    def _print(self, event: ev.Event) -> None:
-        match event:
-            case ev.RoleBegan(role=role):
-                sys.stdout.write(f"\n{words.visible(role)}: ")
-            case ev.TextAppended(text=text) | ev.GenDelta(text=text):
-                sys.stdout.write(words.visible(text))
-            case ev.HostNote(text=text):
-                sys.stdout.write(f"{words.visible(text)}\n")
+    def _print(self, text: str) -> None:
+        with self._printing:
+            if text.startswith(self._printed) and not self._ended.is_set():
+                sys.stdout.write(text[len(self._printed) :])
+                sys.stdout.flush()
+                self._printed = text
 
 
 # ---------------------------------------------------------------- finished views that are still live

@@ -57,31 +57,57 @@ def html_of(fold: ProgramFold) -> str:
 
 def text_of(fold: ProgramFold) -> str:
     """Plain text of a fold: role, text indented under it, cost lines, the last line."""
-    out: list[str] = []
-    for row in shown_rows(fold):
-        role = " / ".join(_role_words(row)) or "text"
-        out.append(f"{role}:")
-        body = "".join(_shown(segment) for segment in row.segments)
-        out += [f"    {line}" for line in body.split("\n")] if body else []
-        out += [
-            f"    {words.visible(cost.name)} {choice_words(cost)}" for cost in row.costs if choice_words(cost)
-        ]
-        out += [f"    {line}" for line in (*row.error, *_hidden(row))]
-        out += [f"    [{name}: {line}]" if name else f"    [{line}]" for name, line in _costs(fold, row)]
+    out = [line for row in shown_rows(fold) for line in (*_begun(row), *_rest(fold, row))]
     for step in skipped(fold):
         out.append(f"{step['role'] or 'text'}:")
         out += [f"    {line}" for line in (*step["text"].splitlines(), f"[{step['note']}]")]
     return "\n".join([*out, last_line(fold)])
 
 
-def end_of(fold: ProgramFold) -> str:
-    """Costs, errors and the last line: what a terminal prints below the text it streamed."""
-    out = [
-        line
-        for row in shown_rows(fold)
-        for line in (*row.error, *(f"[{n or row.role or 'text'}: {line}]" for n, line in _costs(fold, row)))
+def text_so_far(fold: ProgramFold) -> str:
+    """The beginning of ``text_of`` that will not change any more, and of the row behind it the text that has come.
+
+    For a terminal, which cannot go back: what the branches of a fork say comes one branch after the other.
+    """
+    out: list[str] = []
+    for row in shown_rows(fold):
+        out += _begun(row)
+        if not _is_over(fold, row):
+            return "\n".join(out)
+        out += _rest(fold, row)
+    return "\n".join(out)
+
+
+def _is_over(fold: ProgramFold, row: Row) -> bool:
+    """Nothing more comes into this row, nor a row between it and the next that is shown."""
+    if fold.finished is not None:
+        return True
+    if any(cost.state in ("queued", "running") for cost in row.costs):
+        return False
+    lane, number = fold.lanes[row.lane], fold.row_number(row)
+    while number == fold.rows_of[lane.number][-1]:  # its lane may go on, until its fork was left behind
+        if lane.parent < 0:
+            return False
+        lane, number = fold.lanes[lane.parent], lane.fork
+    return True
+
+
+def _begun(row: Row) -> list[str]:
+    """A row's role, and its text so far."""
+    body = "".join(_shown(segment) for segment in row.segments)
+    return [
+        f"{' / '.join(_role_words(row)) or 'text'}:",
+        *([f"    {line}" for line in body.split("\n")] if body else []),
     ]
-    return "\n".join([*out, last_line(fold)])
+
+
+def _rest(fold: ProgramFold, row: Row) -> list[str]:
+    """What stands below a row's text once it is over."""
+    return [
+        *(f"    {words.visible(cost.name)} {choice_words(cost)}" for cost in row.costs if choice_words(cost)),
+        *(f"    {line}" for line in (*row.error, *_hidden(row))),
+        *(f"    [{name}: {line}]" if name else f"    [{line}]" for name, line in _costs(fold, row)),
+    ]
 
 
 def shown_rows(fold: ProgramFold) -> list[Row]:

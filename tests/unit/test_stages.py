@@ -127,7 +127,7 @@ def test_the_static_form_has_every_pass_and_no_time_in_the_deterministic_mode(
     assert text_of(graph_table(first)) == text_of(graph_table(second))
     for record in first["passes"]:
         for word in (record["name"], record["note"], record["did"], record["why"]):
-            assert word in text_of(graph_table(first))
+            assert " ".join(word.split()) in " ".join(text_of(graph_table(first)).split())
     assert "<td>hoist_prefix</td>" in html_of(graph_table(first))
 
 
