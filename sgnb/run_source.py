@@ -47,8 +47,12 @@ class RunSource:
     def facts(self) -> dict[str, Any]:
         """What the page's header needs: the engine's name and store, and whether there is a graph to show."""
         engine = self.engine()
-        named = {} if engine is None else {"engine": engine.name, "store": store_key(engine.name)}
-        return {**named, "graph": True}
+        if engine is None:
+            return {"graph": True}
+        store = store_key(
+            engine.name, getattr(engine, "pid", 0)
+        )  # the views' and the panel's: one playhead, one selection
+        return {"engine": engine.name, "store": store, "graph": True}
 
     def answer(self, content: Mapping[str, Any], details: Mapping[str, Any] | None) -> dict[str, Any]:
         """The answer to one question; ``details``: the token it is about, in numbers. Raises SgnbError."""
