@@ -129,7 +129,9 @@ class ProgramView:
             self.source = source
             if self._unlisten:
                 self._unlisten()
+            shown = self._fold.version
             self.log, self._fold = log, ProgramFold()
+            self._fold.version = shown + 1  # the page takes nothing older than what it shows
             self._wants_snapshot = True
             self._extra = {}
             self._unlisten = log.listen(self._wake)

@@ -10,6 +10,7 @@ import pytest
 from sgnb.errors import EngineDied, RequestError
 from sgnb.runtime import events as ev
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.program import ProgramView
 from sgnb.widgets.static import TAGS, fold_log, html_of, render_html, render_text, text_of
 
 META = {
@@ -544,3 +545,17 @@ def test_a_run_that_began_nothing_says_nothing_of_its_prompts() -> None:
     log.append(ev.RunFinished("failed", 0.1, ValueError("no")))
     summary = fold_of(log).summary()
     assert summary[0] == ["0", "tok generated"]
+
+
+def test_a_view_that_showed_an_engines_start_shows_its_run_as_newer() -> None:
+    """The page takes no picture with a lower number: a short run behind a long start was never shown."""
+    view = ProgramView(ev.EventLog())
+    for done in range(20):
+        view.show_start("Starting engine", f"weights, {done} of 20 MB")
+    waiting = view._picture()["seq"]
+    view.follow(a_log())
+    picture = view._picture()
+    assert picture["seq"] > waiting
+    view.end()
+    assert view._picture()["seq"] > picture["seq"]
+    assert view._picture()["head"]["word"] == "Finished"
