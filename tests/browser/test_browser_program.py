@@ -98,6 +98,39 @@ def test_program_and_graph_in_jupyterlab(lab: Any, lab_server: Any, notebook: st
     dialog.get_by_text("fork_1 begins after token 2. Go on with %%sgl --from fork_1").wait_for()
     lab.page.keyboard.press("Escape")
     assert not dialog.is_visible()
+    # What was reused of the prompts; where a prompt's token is.
+    assert "tokens reused" in view.locator(".sgnb-prompt-cost:visible").first.inner_text()
+    system = view.locator(".sgnb-row[data-role=system] .sgnb-prompt")
+    system.focus()
+    lab.page.keyboard.press("ArrowRight")
+    lab.page.keyboard.press("Enter")
+    dialog.get_by_text("slot").wait_for()
+    assert "computed" in dialog.inner_text()
+    lab.page.keyboard.press("Escape")
+    # A row marks its line of the cell, a line its rows.
+    view.locator('.sgnb-row[data-line="2"]').first.hover()
+    assert "s += system(" in cell.locator(".cm-line.sgnb-source-line").inner_text()
+    cell.locator(".cm-line").nth(4).hover()
+    view.locator(".sgnb-at-line").first.wait_for()
+    assert set(view.locator(".sgnb-at-line").evaluate_all("rows => rows.map(row => row.dataset.line)")) == {
+        "5"
+    }
+    # An open pane answers to a link, and the text moves with its playhead.
+    lab.page.evaluate(
+        "() => window.jupyterapp.commands.execute('sgnb:open-view', {kind: 'timeline'}).then(() => null)"
+    )
+    pane = lab.page.locator('.sgnb-pane .sgnb-view-timeline[data-ready="1"]')
+    pane.wait_for()
+    view.get_by_role("button", name="Show in timeline").click()
+    pane.focus()
+    for _ in range(12):
+        lab.page.keyboard.press(",")
+    view.locator(".sgnb-shown-at", has_text="shown at step").wait_for()
+    pane.focus()
+    lab.page.keyboard.press("l")
+    view.locator(".sgnb-word", has_text="Failed").wait_for()
+    assert cell.locator(".sgnb-opened-view").count() == 0, "the pane was there already"
+    lab.page.locator(".lm-TabBar-tab", has_text="Batch timeline").locator(".lm-TabBar-tabCloseIcon").click()
     # The graph of this very run, below it.
     view.get_by_role("button", name="Show graph").click()
     graph = cell.locator('.sgnb-view-graph[data-ready="1"]')
@@ -272,6 +305,45 @@ def test_what_was_reused_of_prompts_is_shaded_and_inspected(browser: Browser) ->
     assert dialog.get_by_role("button", name="Fork from here").count() == 0
     page.keyboard.press("Escape")
     assert page.evaluate("() => window.said.filter(one => one.k === 'ends').length") == 1
+    assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
+def test_settings_of_lab_hold_where_the_reader_has_chosen_nothing(browser: Browser) -> None:
+    page = open_program(browser, fold_of(review()).snapshot())
+    text = page.locator(".sgnb-rows").inner_text()
+    told = """shared => {
+      globalThis[Symbol.for("sgnb.settings")] = shared;
+      document.dispatchEvent(new CustomEvent("sgnb-settings", {detail: shared}));
+    }"""
+    page.evaluate(told, {"shade": "forced", "showWhitespace": True})
+    assert page.get_by_role("radio", name="Forced").get_attribute("aria-checked") == "true"
+    assert page.locator(".sgnb-text .sgnb-forced").count() > 0
+    signs = page.locator(".sgnb-blank").evaluate_all("nodes => [...new Set(nodes.map(n => n.dataset.sign))]")
+    assert set(signs) == {"·", "⏎"}
+    page.evaluate(told, {"shade": "none", "showWhitespace": False})
+    assert page.locator(".sgnb-blank").count() == 0
+    assert page.locator(".sgnb-rows").inner_text() == text
+    assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
+def test_the_text_of_another_moment_and_back(browser: Browser) -> None:
+    """While the playhead is not at live an earlier picture stands there; what comes meanwhile is shown at live."""
+    live, past = review(), review(finished=False)
+    page = open_program(browser, fold_of(live).snapshot())
+    text = page.locator(".sgnb-rows").inner_text()
+    page.evaluate("past => { window.past = past; }", fold_of(past).snapshot())
+    page.evaluate("() => window.scrub(true)")
+    page.locator(".sgnb-shown-at", has_text="shown at step 1\u2009171").wait_for()
+    assert page.locator(".sgnb-word").inner_text() == "Running"
+    assert "JSON" not in page.locator(".sgnb-rows").inner_text()
+    assert page.locator(".sgnb-stop").is_hidden(), "the run itself has ended"
+    assert FINDINGS[2][:60] in page.locator(".sgnb-arm").nth(2).inner_text()
+    page.evaluate("() => window.scrub(false)")
+    page.locator(".sgnb-word", has_text="Finished").wait_for()
+    assert page.locator(".sgnb-rows").inner_text() == text
+    assert page.locator(".sgnb-shown-at").is_hidden()
     assert page.errors == []  # type: ignore[attr-defined]
     page.close()
 

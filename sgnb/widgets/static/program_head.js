@@ -9,6 +9,7 @@ import { settings } from "./settings.js";
 
 export const NUMBERS_EVERY = 250;
 const CLOCK_TRUST = 3000; // after so many ms without a message the clock stops: the kernel may be gone
+const SILENCE = 10000; // and after so many the head says so
 const SHADES = [
   ["none", "None"],
   ["probability", "Probability"],
@@ -121,14 +122,17 @@ export class Head {
     const { head } = this;
     if (!head) return;
     this.lastNumbers = performance.now();
-    const facts = JSON.stringify(head.facts ?? []);
-    if (facts !== this.factsKey) {
-      this.factsKey = facts;
+    const goes = isRunning(head) && !this.still;
+    const silence = goes ? performance.now() - this.received : 0;
+    const news = silence > SILENCE ? [`no news for ${Math.round(silence / 1000)} s`] : [];
+    const facts = [...(head.facts ?? []), ...news];
+    const key = facts.join("\n");
+    if (key !== this.factsKey) {
+      this.factsKey = key;
       fill(this.facts, []);
-      joinDots(this.facts, head.facts ?? []);
+      joinDots(this.facts, facts);
     }
-    const since = Math.min(performance.now() - this.received, CLOCK_TRUST);
-    const spent = head.seconds + (isRunning(head) && !this.still ? since / 1000 : 0);
+    const spent = head.seconds + Math.min(silence, CLOCK_TRUST) / 1000;
     setText(this.time, head.timeless && !isRunning(head) ? "" : seconds(spent));
   }
 

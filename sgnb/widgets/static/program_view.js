@@ -46,6 +46,7 @@ export class ProgramView {
   _build() {
     const { root } = this;
     root.classList.add("sgnb-program");
+    root.sgnbProgram = this;
     root.setAttribute("role", "group");
     this.head = new Head({ stop: () => this.pressStop(), shade: name => this._shade(name), open: kind => this.showIn(kind, null) });
     this.list = el("div", "sgnb-rows", { tabindex: 0, role: "group", "aria-label": "Program" }); // it scrolls: keys must reach it
