@@ -231,6 +231,10 @@ class State(Appending):
         """True while it has a session: until it is closed, or joined and idle."""
         return self._finalizer.alive
 
+    def inherit(self, slot: Slot) -> None:
+        """A generation that this state was forked behind, whose own state is gone: it ends when this one is closed."""
+        self._handle.add(slot)
+
     def close(self) -> None:
         """Stop what is under way and release the engine's session now; the text stays readable. Idempotent."""
         if self._finalizer.detach() is not None:

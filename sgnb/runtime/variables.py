@@ -96,6 +96,7 @@ class Slot:
         if heir is None or self.settled:
             return False
         self._state, self._held = weakref.ref(heir), None
+        heir.inherit(self)
         return True
 
     def hold(self) -> None:

@@ -194,6 +194,23 @@ def test_a_shared_generation_stops_when_nobody_wants_it():
     backend.shutdown()
 
 
+def test_a_generation_stops_when_its_state_and_all_branches_behind_it_are_closed():
+    backend = MockBackend({"x": HANG})
+
+    @sgl.function
+    def prog(s):
+        s += sgl.gen("x")
+        arms = s.fork(2)
+        s.core.flush()
+        s.close()
+        for arm in arms:
+            arm.close()
+
+    state = prog.run(backend=backend)
+    assert backend.aborted.count(backend.log[0].instructions[1].rid) == 1 and state.core.finished
+    backend.shutdown()
+
+
 def test_a_shared_generation_that_fails_fails_all_of_its_branches():
     backend = MockBackend({"x": ValueError("no")})
 
