@@ -1,8 +1,8 @@
 """SGLang's own ``test_programs.py``, unchanged, imported through ``sgnb.compat.sglang``.
 
 On the embedded model with the real asserts where 135 million parameters can know the answer; where they cannot, the model is
-scripted and the asserts are the real ones just the same. Not run: ``test_image_qa`` (vision) and
-``test_completion_speculative`` (the bill of an API over the network).
+scripted and the asserts are the real ones just the same. Not run: ``test_image_qa`` (vision, refused) and
+``test_completion_speculative`` (it compares the bills of an API over the network; its two programs run).
 """
 
 from __future__ import annotations
@@ -108,6 +108,26 @@ def test_on_a_scripted_model(programs, name):
     finally:
         sgnb.set_default_backend(None)
         backend.shutdown()
+
+
+def test_the_programs_about_an_apis_bill_run(programs, engine, tmp_path):
+    """``num_api_spec_tokens`` changes neither text nor variables, and nothing is generated past a stop."""
+    tree = ast.parse(FILE.read_text(encoding="utf-8"))
+    test = next(node for node in tree.body if getattr(node, "name", "") == "test_completion_speculative")
+    pair = [ast.unparse(node) for node in test.body if isinstance(node, ast.FunctionDef)]
+    file = tmp_path / "programs_of_the_bill.py"
+    file.write_text("\n".join(["import sglang as sgl", *pair]), encoding="utf-8")
+    found = load_file(file, "programs_of_the_bill")
+    assert found.gen_character_spec.num_api_spec_tokens == 64
+    sgnb.set_default_backend(engine)
+    states = [
+        program.run(temperature=0) for program in (found.gen_character_spec, found.gen_character_no_spec)
+    ]
+    assert states[0].text() == states[1].text()
+    for name in ("name", "birthday", "job"):
+        value = states[0][name]
+        assert value.strip() and "\n" not in value
+        assert states[0].get_meta_info(name)["finish_reason"]["type"] == "stop"
 
 
 def test_vision_is_refused_with_a_sentence(programs):
