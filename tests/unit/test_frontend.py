@@ -118,14 +118,18 @@ def test_imported_names_compile_the_same():
     assert program_of(func).reason == ""
 
 
-def test_all_corpus_programs_compile_quickly():
+def test_all_corpus_programs_compile_within_5_ms():
+    """Of this thread's CPU, the best of three: what else the machine does is no figure of the compiler."""
     seconds = []
     for case in load():
-        programs._cache.clear()
-        started = time.perf_counter()
-        case.program.program  # noqa: B018
-        seconds.append(time.perf_counter() - started)
-    assert sorted(seconds)[len(seconds) // 2] < 0.02, seconds
+        tries = []
+        for _ in range(3):
+            programs._cache.clear()
+            started = time.thread_time()
+            case.program.program  # noqa: B018
+            tries.append(time.thread_time() - started)
+        seconds.append(min(tries))
+    assert sorted(seconds)[len(seconds) // 2] < 0.005, seconds
 
 
 def test_rewriting_keeps_every_position():
