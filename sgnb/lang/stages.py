@@ -10,8 +10,6 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from sgnb.lang import ir
 from sgnb.lang.block import (
     ChosenOp,
@@ -32,12 +30,10 @@ from sgnb.lang.instruction import Commit, Decode, Extend, Fork, Init, Instructio
 from sgnb.lang.lower import lower
 from sgnb.lang.passes import REFUSED, Pass
 from sgnb.lang.passes.validate import same
-from sgnb.lang.position import line_of
-from sgnb.sampling_params import SamplingParams
+from sgnb.lang.stage_words import cut, did_words, op_line, params_words
 
 MAX_NODES = 1500
 """A stage of more nodes is cut; the number of all is told."""
-MAX_CHARS = 160
 MAX_INSTRUCTIONS = 2000
 
 
@@ -168,19 +164,19 @@ def _fixed_nodes(graph: ir.Graph | None) -> list[Node]:
         key = f"{type(node).__name__}@{node.span.line}:{node.span.col}"
         line = node.span.line
         if isinstance(node, ir.Host | ir.HostCall):
-            out.append(Node(key, "Host", "", _cut(node.source), line, (0,)))
+            out.append(Node(key, "Host", "", cut(node.source), line, (0,)))
         elif isinstance(node, ir.Join):
             out.append(Node(key, "Join", "", node.mode.strip("\"'") or node.group, line, (0,)))
         elif isinstance(node, ir.Call):
             out.append(Node(key, "Call", node.callee, node.kind, line, (0,)))
         elif isinstance(node, ir.Return):
-            out.append(Node(key, "Return", "", _cut(node.source), line, (0,)))
+            out.append(Node(key, "Return", "", cut(node.source), line, (0,)))
     return out
 
 
 def _between(fixed: Sequence[Node], blocks: Sequence[Sequence[Op]]) -> list[Node]:
     """Those of lines that recorded nothing, one a line: what was recorded is shown as what it was."""
-    told = {_line(op) for ops in blocks for op in ops}
+    told = {op_line(op) for ops in blocks for op in ops}
     out: dict[tuple[str, int], Node] = {}
     for node in fixed:
         if node.op != "Host" or node.line not in told:
@@ -198,7 +194,7 @@ def _static_nodes(graph: ir.Graph | None) -> list[Node]:
         if key in fixed:
             out.append(fixed[key])
         elif isinstance(node, ir.Fork):
-            out.append(Node(key, "Fork", "", f"{node.group}, {_cut(node.size)} arms", line, (0,)))
+            out.append(Node(key, "Fork", "", f"{node.group}, {cut(node.size)} arms", line, (0,)))
         elif isinstance(node, ir.Append):
             out += _static_parts(node, key)
     return out
@@ -211,7 +207,7 @@ def _static_parts(node: ir.Append, key: str) -> list[Node]:
         line = part.span.line
         if isinstance(part, ir.GenPart | ir.SelectPart):
             if text:
-                out.append(Node(f"{key} {number} text", "Text", "", _cut(text), line, (0,)))
+                out.append(Node(f"{key} {number} text", "Text", "", cut(text), line, (0,)))
                 text = ""
             gen = isinstance(part, ir.GenPart)
             args = (
@@ -224,7 +220,7 @@ def _static_parts(node: ir.Append, key: str) -> list[Node]:
                     f"{key} {number}",
                     "Generate" if gen else "Select",
                     part.name or "",
-                    _cut(args),
+                    cut(args),
                     line,
                     (0,),
                 )
@@ -236,7 +232,7 @@ def _static_parts(node: ir.Append, key: str) -> list[Node]:
         elif isinstance(part, ir.HolePart):
             text += "{" + part.source + "}"
     if text:
-        out.append(Node(f"{key} text", "Text", "", _cut(text), node.span.line, (0,)))
+        out.append(Node(f"{key} text", "Text", "", cut(text), node.span.line, (0,)))
     return out
 
 
@@ -252,7 +248,7 @@ def _nodes(blocks: Sequence[Sequence[Op]], names: _Names, fixed: Sequence[Node])
             if type(op) is HostOp:
                 continue  # where the block ended, not what it does
             lane = names.number[op.sid]
-            line = _line(op)
+            line = op_line(op)
             if lane == 0 and type(op) is not InitOp:
                 while waiting and 0 < waiting[0].line < line:
                     out.append(waiting.pop(0))
@@ -266,7 +262,7 @@ def _take(out: list[Node], op: Op, lane: int, line: int, names: _Names, last: di
     if type(op) is MarkOp:
         word = op.role if op.begin else "end of turn"
         if at is not None:
-            out[at] = out[at]._replace(text=_cut(f"{out[at].text} {word}".strip()))
+            out[at] = out[at]._replace(text=cut(f"{out[at].text} {word}".strip()))
         else:
             last[lane] = len(out)
             out.append(Node(f"mark {lane} {op.role} {op.begin} {line}", "Text", "", word, line, (lane,)))
@@ -275,11 +271,11 @@ def _take(out: list[Node], op: Op, lane: int, line: int, names: _Names, last: di
         if at is not None and not out[at].chars and out[at].op == "Text":  # a turn's beginning, so far
             text = f"{out[at].text} {op.text}"
             key = f"text {lane} {_place(op)}"
-            out[at] = out[at]._replace(key=key, text=_cut(text), chars=len(op.text))
+            out[at] = out[at]._replace(key=key, text=cut(text), chars=len(op.text))
             return
         last[lane] = len(out)
         out.append(
-            Node(f"text {lane} {_place(op)}", "Text", "", _cut(op.text), line, (lane,), chars=len(op.text))
+            Node(f"text {lane} {_place(op)}", "Text", "", cut(op.text), line, (lane,), chars=len(op.text))
         )
         return
     last.pop(lane, None)
@@ -293,7 +289,7 @@ def _take(out: list[Node], op: Op, lane: int, line: int, names: _Names, last: di
             out.append(node)
     elif type(op) is SelectOp:
         out.append(
-            Node(f"select {op.rid}", "Select", op.name, _cut("|".join(op.options)), line, (lane,), (op.rid,))
+            Node(f"select {op.rid}", "Select", op.name, cut("|".join(op.options)), line, (lane,), (op.rid,))
         )
     elif type(op) is ForkOp:
         arms = tuple(names.number[child] for child in op.children if child in names.number)
@@ -308,7 +304,7 @@ def _take(out: list[Node], op: Op, lane: int, line: int, names: _Names, last: di
         text = "takes the result of the first"
         out.append(Node(f"shared {op.rid}", "Share", op.name, text, line, (lane,), (op.rid,)))
     elif type(op) is ChosenOp:
-        text = f"{_cut(op.text)} (the only choice)"
+        text = f"{cut(op.text)} (the only choice)"
         out.append(Node(f"chosen {op.rid}", "Text", "", text, line, (lane,), (op.rid,), chars=len(op.text)))
     elif type(op) is IdsOp:
         out.append(Node(f"ids {lane} {_place(op)}", "Tokens", "", f"{len(op.ids)} ids", line, (lane,)))
@@ -320,34 +316,12 @@ def _grouped(above: Node, node: Node) -> bool:
     return alike and node.lanes[0] not in above.lanes
 
 
-def params_words(params: SamplingParams) -> str:
-    """``max 120, stop "\\n\\n"``: what of the parameters a reader asks first."""
-    out = [f"max {params.max_new_tokens}"]
-    if params.stop:
-        out.append("stop " + ", ".join(msgspec.json.encode(stop).decode() for stop in params.stop))
-    shapes = {"JSON schema": params.json_schema, "regex": params.regex, "EBNF grammar": params.ebnf}
-    out += [word for word, value in shapes.items() if value is not None]
-    if not params.greedy and params.temperature != 1:
-        out.append(f"temperature {params.temperature:g}")
-    return _cut(", ".join(out))
-
-
-def _line(op: Op) -> int:
-    place = getattr(op, "place", None)
-    return 0 if place is None else line_of(place)
-
-
 def _place(op: Op) -> str:
     place = getattr(op, "place", None)
     return "" if place is None else f"{place.lasti} {place.code.co_firstlineno}"
 
 
-def _cut(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= MAX_CHARS else line[: MAX_CHARS - 1] + "…"
-
-
-# ---------------------------------------------------------------- instructions and words
+# ---------------------------------------------------------------- instructions
 
 
 def _instructions(blocks: Sequence[Sequence[Op]], names: _Names) -> list[list[str]]:
@@ -367,68 +341,17 @@ def _instruction(made: Instruction, names: _Names) -> list[str]:
         text = " ".join(
             (p.role if p.begin else "end of turn") if isinstance(p, MarkPart) else p.text for p in made.parts
         )
-        return ["Extend", "", lane, _cut(text)]
+        return ["Extend", "", lane, cut(text)]
     if isinstance(made, Decode):
         return ["Decode", made.name, lane, params_words(made.params)]
     if isinstance(made, Fork):
         children = [names.name[names.number[child]] for child in made.children]
-        return ["Fork", "", lane, _cut(", ".join(children))]
+        return ["Fork", "", lane, cut(", ".join(children))]
     if isinstance(made, Join):
         branches = [names.name[names.number[one]] for one in made.branches if one in names.number]
-        return ["Join", "", lane, _cut(", ".join(branches))]
+        return ["Join", "", lane, cut(", ".join(branches))]
     if isinstance(made, Init):
         return ["Init", "", lane, ""]
     if isinstance(made, Commit):
         return ["Commit", "", lane, ""]
-    return ["Select", made.name, lane, _cut("|".join(made.options))]
-
-
-def did_words(name: str, before: Sequence[Sequence[Op]], after: Sequence[Sequence[Op]]) -> str:
-    """What a pass did, as a sentence: its own where its operations tell, else how many operations there are now."""
-    old, new = [op for ops in before for op in ops], [op for ops in after for op in ops]
-    texts = [sum(type(op) is TextOp for op in ops) for ops in (old, new)]
-    forks = [sum(type(op) is ForkOp for op in ops) for ops in (old, new)]
-    if name == "fold_text":
-        return f"{texts[0]} texts became {texts[1]}: neighbours of one state are one."
-    if name == "prune_choices":
-        gone = sum(type(op) is SelectOp for op in old) - sum(type(op) is SelectOp for op in new)
-        return f"{_several(gone, 'choice')} with one option became text."
-    if name == "merge_forks":
-        return f"{forks[0]} forks became {forks[1]}: those of one state at one place are one."
-    if name == "share_generations":
-        shared = [op for op in new if type(op) is SharedOp]
-        return f"{_several(len(shared), 'generation')} {'takes' if len(shared) == 1 else 'take'} the result of another one."
-    if name == "hoist_prefix":
-        saved = sum(len(op.text) for op in old if type(op) is TextOp) - sum(
-            len(op.text) for op in new if type(op) is TextOp
-        )
-        return f"What the arms begin with is appended once: {_several(saved, 'character')} fewer."
-    if name == "commit_prefixes":
-        commits = sum(type(op) is CommitOp for op in new)
-        return f"What stands before {_several(commits, 'fork')} is computed before its arms begin."
-    if name == "group_generations":
-        return _group_words(new)
-    return f"{len(old)} operations became {len(new)}."
-
-
-def _group_words(ops: Sequence[Op]) -> str:
-    """``Three Generate finding (line 6) became one group of 3. …`` for the widest group."""
-    best: list[GenOp] = []
-    run: list[GenOp] = []
-    for op in [*ops, None]:
-        if type(op) is GenOp and (not run or op.name == run[0].name):
-            run.append(op)
-            continue
-        best = run if len(run) > len(best) else best
-        run = [op] if type(op) is GenOp else []
-    if len(best) < 2:
-        return "Texts of other states moved before generations."
-    where = f" (line {_line(best[0])})" if _line(best[0]) else ""
-    return (
-        f"{len(best)} Generate {best[0].name}{where} became one group. One message starts them, and they join the same "
-        "batch."
-    )
-
-
-def _several(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return ["Select", made.name, lane, cut("|".join(made.options))]
