@@ -122,13 +122,13 @@ class StepNote(Wire, frozen=True, kw_only=True):
     grammar is noted once, and again when that changes; for room, in each pass in which it is the first that does not fit."""
 
     rid: str
-    what: Literal["admitted", "deferred", "retracted", "suspended", "joined", "recomputed"]
+    what: Literal["admitted", "deferred", "retracted", "suspended", "joined", "recomputed", "evicted"]
     reason: str
     """``fits``; ``leader`` (its prefix is being computed by ``leader``), ``kv``, ``rows``, ``chunk``, ``input``, ``grammar``
     (it is being compiled);
     ``kv_full``; ``priority``, ``quantum``, ``memory`` (its step failed for want of memory, or with one that did); of
     ``joined``: ``copied`` (of ``needs`` joined tokens ``has`` are copied now); of ``recomputed``: ``join`` (so many copied
-    tokens were evicted)."""
+    tokens were evicted); of ``evicted``: the policy (``needs`` slots were short for ``rid``, ``has`` were freed)."""
     unit: str = ""
     needs: int = 0
     has: int = 0

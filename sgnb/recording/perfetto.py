@@ -178,7 +178,10 @@ class TraceBuilder:
         args = {
             "rows": len(event.rows),
             "tokens": sum(row.tokens for row in event.rows),
-            "notes": [f"{n.rid} {n.what}: {n.reason}" for n in event.notes],
+            "notes": [
+                f"evicted for {n.rid}: {n.reason}" if n.what == "evicted" else f"{n.rid} {n.what}: {n.reason}"
+                for n in event.notes
+            ],
         }
         self._slice(STEPS, SCHEDULER, name, begin, end, args)
         inner = (("forward", begin, computed), ("sample", computed, sampled), ("process", sampled, end))

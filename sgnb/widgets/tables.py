@@ -206,7 +206,7 @@ def timeline_table(events: Iterable[Mapping[str, Any]]) -> Table:
     for step in steps[-ROWS:]:
         times = [step.get(f"{part}_seconds", 0.0) for part in ("schedule", "forward", "sample")]
         notes = (
-            f"{note['what']} {labels.get(note['rid'], note['rid'])}"
+            f"{note['what']}{' for' * (note['what'] == 'evicted')} {labels.get(note['rid'], note['rid'])}"
             + (f" ({note['reason']})" if note.get("reason") not in ("", "fits", None) else "")
             for note in step.get("notes", [])
         )

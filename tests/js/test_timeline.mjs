@@ -107,6 +107,9 @@ test("every reason of a note has its sentence", () => {
   assert.deepEqual(told([note("suspended", "priority", { needs: 0, has: 1 })]), ["Suspended 5: a request of higher priority came, its 1 slot can be evicted."]);
   assert.deepEqual(told([note("suspended", "memory", { needs: 0, has: 3 })]), ["Suspended 5: its step ran out of memory and is tried again in parts, its 3 slots can be evicted."]);
   assert.deepEqual(told([note("deferred", "leader", { leader: "b" })]), ["Not admitted 5: 6 is computing the same prefix."]);
+  assert.deepEqual(told([note("joined", "copied", { unit: "tokens", needs: 60, has: 52 })]), ["Joined 5: 52 of 60 tokens copied from its branches."]);
+  assert.deepEqual(told([note("recomputed", "join", { unit: "tokens", needs: 60, has: 0 })]), ["Computed anew 5: 60 copied tokens were evicted."]);
+  assert.deepEqual(told([note("evicted", "lru")]), [], "the tree's events tell it, with the nodes");
   const orders = { lpm: "longest cached prefix, 0 of 40 cached", fcfs: "first come, 0 of 40 cached", lof: "most new tokens allowed, 0 of 40 cached", "dfs-weight": "its branch has most waiting, 0 of 40 cached", random: "drawn at random, 0 of 40 cached", priority: "highest priority, 0 of 40 cached", "": "0 of 40 cached" };
   for (const [policy, words] of Object.entries(orders)) assert.deepEqual(told([note("admitted", "fits")], policy), [`Admitted 5: ${words}.`]);
 });

@@ -105,6 +105,22 @@ def test_deferred_requests_say_why_with_numbers():
     assert note.reason == "kv" and note.needs > note.has
 
 
+def test_evictions_are_decisions_of_the_step_with_their_numbers():
+    rig = Rig(max_total_tokens=40)
+    for n, text in enumerate((b"abcdefghij", b"klmnopqrst", b"uvwxyzABCD")):
+        rig.run(n, text, max_new_tokens=1)
+    rig.detail.clear()
+    free = rig.scheduler.allocator.available
+    big = rig.decode(9, b"0123456789EFGHIJ", max_new_tokens=1)
+    rig.drain()
+    step = next(s for s in of(rig, StepEvent) if s.rows[0].rid == big)
+    (note,) = (n for n in step.notes if n.what == "evicted")
+    gone = sum(e.length for e in of(rig, RadixEvent) if e.kind == "evict" and e.for_rid == big)
+    assert (note.rid, note.reason, note.unit) == (big, "lru", "slots")
+    assert note.needs == 16 - free and note.has == gone >= note.needs > 0
+    assert not any(n.what == "evicted" for s in of(rig, StepEvent) if s is not step for n in s.notes)
+
+
 def test_text_that_differs_from_its_first_token_on_is_a_change_and_not_new():
     """As when a prompt begins with the time: an engineer must be told that the rest is equal."""
     rig = Rig()

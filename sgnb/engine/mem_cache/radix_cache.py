@@ -71,7 +71,8 @@ class RadixCache(BasePrefixCache):
         self.on_change: Callable[[str, TreeNode], None] | None = None
         """Told of insert, split, evict, flush, pin, unpin, lock and unlock, after it; of a removal and an unlock before."""
         self._flushing = False
-        self._wanted = 0
+        self.wanted = 0
+        """Slots that ``evict`` still has to free, the node that is being evicted taken off; below 0: it freed more."""
         self.last_eviction = False
         """The node that is being evicted is the last that this call needs."""
 
@@ -284,7 +285,7 @@ class RadixCache(BasePrefixCache):
     def evict(self, count: int) -> int:
         """Free at least ``count`` slots of unlocked leaves, if there are so many, in the order of the policy."""
         freed, gone = 0, []
-        self._wanted = count
+        self.wanted = count
         while freed < count and (node := self._queue.pop()) is not None:
             slots = self._remove(node)
             freed += len(slots)
@@ -351,8 +352,8 @@ class RadixCache(BasePrefixCache):
         slots = node.value
         count = len(slots)
         flushed = self._flushing or node.doomed
-        self.last_eviction = self._wanted <= count and not flushed
-        self._wanted -= count
+        self.last_eviction = self.wanted <= count and not flushed
+        self.wanted -= count
         if self.on_change is not None:
             self.on_change("flush" if flushed else "evict", node)
         self._misses.note(parent, node.first, "flushed" if flushed else "evicted")

@@ -66,6 +66,8 @@ class StepRecorder:
         self._allocator = allocator
         self._notes: list[StepNote] = []
         self._runs: list[SlotRun] = []
+        self._evicted: tuple[str, int, int] | None = None
+        """What one need of slots has evicted so far: for whom, how many were short, how many were freed."""
         self._began = 0.0
         self._last_end = 0.0
         """When the runner had computed the last step; 0: it rests, and nobody waits."""
@@ -112,6 +114,7 @@ class StepRecorder:
             ]
             for row in batch.rows:
                 self._runs += runs_of(row.req.rid, row.slots)
+        self._close_eviction()
         notes, self._notes = self._notes, []
         known = {
             "time": self._clock(),
@@ -195,8 +198,25 @@ class StepRecorder:
                 child=next(iter(node.children.values())).id if kind == "split" else 0,
             )
         )
+        if gone:
+            self._note_eviction(len(node.key))
         if kind in ("insert", "split"):
             self._runs += runs_of(f"node:{node.id}", node.value)
+
+    def _note_eviction(self, freed: int) -> None:
+        """All nodes that one need of slots takes are one decision."""
+        if self._evicted is None:
+            self._evicted = (self.for_rid, self._cache.wanted + freed, 0)
+        rid, short, before = self._evicted
+        self._evicted = (rid, short, before + freed)
+        if self._cache.last_eviction:
+            self._close_eviction()
+
+    def _close_eviction(self) -> None:
+        if self._evicted is not None:
+            rid, short, freed = self._evicted
+            self._evicted = None
+            self.note(rid, "evicted", self._cache.eviction, "slots", short, freed)
 
     def _freed(self, slots: IntArray) -> None:
         self._runs += runs_of("", slots)

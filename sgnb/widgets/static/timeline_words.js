@@ -92,12 +92,13 @@ export function decisionsOf(event, history, { before = 0 } = {}) {
   }
   const groups = new Map();
   for (const note of event.notes ?? []) {
+    if (note.what === "evicted") continue; // told below, with the nodes
     const { verb, words } = noteWords(note, event, find, policyAt(history, event.step));
     const key = `${verb}\n${words}`;
     if (!groups.has(key)) groups.set(key, { verb, words, rids: [] });
     groups.get(key).rids.push(note.rid);
   }
-  const order = ["Admitted", "Not admitted", "Suspended", "Retracted"];
+  const order = ["Admitted", "Joined", "Computed anew", "Not admitted", "Suspended", "Retracted"];
   for (const verb of order) {
     for (const group of groups.values()) {
       if (group.verb === verb) out.push([`${verb} `, ...listed(group.rids.map(rid => placeOf(find(rid)))), `: ${group.words}.`]);
@@ -145,6 +146,8 @@ function noteWords(note, event, find, policy) {
     const why = SUSPENDED[note.reason] ?? note.reason;
     return { verb: "Suspended", words: `${why}, its ${plural(has, "slot")} can be evicted` };
   }
+  if (note.what === "joined") return { verb: "Joined", words: `${count(has)} of ${plural(needs, "token")} copied from its branches` };
+  if (note.what === "recomputed") return { verb: "Computed anew", words: `${plural(needs, "copied token was", "copied tokens were")} evicted` };
   const verb = "Not admitted";
   switch (note.reason) {
     case "grammar": {
