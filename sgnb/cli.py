@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import sgnb
-from sgnb.backends.process import list_records
+from sgnb.backends.folders import list_records
 from sgnb.errors import SgnbError
 from sgnb.liveness import engine_command
 from sgnb.recording import open_recording

@@ -14,15 +14,9 @@ from typing import Any
 
 from sgnb.backends.base import set_default_backend
 from sgnb.backends.connection import Address
+from sgnb.backends.folders import RunFolder, list_records, prepare, read_folder, runtime_root
 from sgnb.backends.handle import Engine
-from sgnb.backends.process import (
-    EngineProcess,
-    RunFolder,
-    list_records,
-    prepare,
-    read_folder,
-    runtime_root,
-)
+from sgnb.backends.process import EngineProcess
 from sgnb.config import DEFAULT_MODEL, EngineArgs
 from sgnb.errors import EngineStartError
 from sgnb.messages import EngineRecord

@@ -25,7 +25,7 @@ from full_disk import FullDisk
 from process_rig import finish, until, works
 
 import sgnb as sgl
-from sgnb.backends import process
+from sgnb.backends import folders, process
 from sgnb.backends.engine import launch, own_engines
 from sgnb.errors import AuthFailed, EngineDied, EngineStartError
 from sgnb.transport import ZmqLink, encode
@@ -153,9 +153,9 @@ def test_f20_another_user_is_refused_by_the_folder_and_by_the_socket(monkeypatch
         folder, socket = engine._folder, engine.client._address.socket
         token = engine.client._address.token
         if os.geteuid() != 0:  # no other user to be had: the folder is another's
-            monkeypatch.setattr(process.os, "geteuid", lambda: os.getuid() + 1)
+            monkeypatch.setattr(folders.os, "geteuid", lambda: os.getuid() + 1)
             with pytest.raises(AuthFailed, match="folder of this user"):
-                process.read_folder(folder)
+                folders.read_folder(folder)
             monkeypatch.undo()
             works(engine)
             return
@@ -171,7 +171,7 @@ def test_f20_another_user_is_refused_by_the_folder_and_by_the_socket(monkeypatch
             path.chmod(0o777)
         try:  # somebody opened the folder, and even the token is known: the uid is looked at
             assert as_nobody(lambda: (folder / "engine.json").exists()) is True
-            refusal = as_nobody(lambda: process.read_folder(folder)[0].name)
+            refusal = as_nobody(lambda: folders.read_folder(folder)[0].name)
             assert str(refusal).startswith("AuthFailed"), refusal
             seen = as_nobody(lambda: knock(socket, token))
             assert "connected" not in seen and "answered" not in seen

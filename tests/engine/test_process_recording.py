@@ -14,7 +14,7 @@ from process_rig import until, works
 import sgnb
 from sgnb.backends.connection import Address
 from sgnb.backends.engine import Engine
-from sgnb.backends.process import read_folder, runtime_root
+from sgnb.backends.folders import read_folder, runtime_root
 from sgnb.engine.scheduler.simulate.cost import fit
 from sgnb.engine.scheduler.simulate.play import differences, play, replay
 from sgnb.engine.scheduler.simulate.reader import from_recording

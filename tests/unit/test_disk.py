@@ -16,7 +16,7 @@ import pytest
 from full_disk import FullDisk
 from test_tokenizer import gguf_bytes
 
-from sgnb.backends import process
+from sgnb.backends import folders, process
 from sgnb.config import EngineArgs
 from sgnb.engine.launch import bound_log, write_record
 from sgnb.engine.model_store import ModelPath
@@ -158,9 +158,9 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "run"
     path.mkdir(mode=0o700)
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(path))
-    monkeypatch.setattr(process, "_fallback", [])
+    monkeypatch.setattr(folders, "_fallback", [])
     yield path
-    for fallback in process._fallback:
+    for fallback in folders._fallback:
         shutil.rmtree(fallback, ignore_errors=True)
 
 
@@ -169,7 +169,7 @@ def test_F63_a_run_folder_whose_nth_write_fails_is_one_clear_error_and_nothing_i
 
     def check(disk: FullDisk, nth: int) -> None:
         try:
-            folder = process.prepare(EngineArgs(name="disk"))
+            folder = folders.prepare(EngineArgs(name="disk"))
         except EngineStartError as error:
             assert "No space left" in str(error) and str(runtime) in str(error), nth
             assert "disk" in error.hint
@@ -188,14 +188,14 @@ def test_F63_a_run_folder_whose_nth_write_fails_is_one_clear_error_and_nothing_i
 def test_F63_a_log_that_cannot_be_made_is_one_clear_error(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = process.prepare(EngineArgs(name="disk"))
+    folder = folders.prepare(EngineArgs(name="disk"))
     with monkeypatch.context() as patch:
         FullDisk(patch, 1)
         with pytest.raises(EngineStartError, match="No space left") as caught:
             process.EngineProcess(folder)
     assert "disk" in caught.value.hint
     assert not folder.path.exists()
-    os.close(process.prepare(EngineArgs(name="disk")).lock)
+    os.close(folders.prepare(EngineArgs(name="disk")).lock)
 
 
 def test_F63_a_record_that_cannot_be_written_is_a_warning(

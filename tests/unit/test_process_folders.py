@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sgnb.backends import process
+from sgnb.backends import folders, process
 from sgnb.config import EngineArgs
 from sgnb.errors import AuthFailed, EngineError, EngineStartError, NoEngine
 from sgnb.liveness import is_alive, process_start_time
@@ -24,20 +24,20 @@ def runtime(tmp_path, monkeypatch) -> Path:
     path = Path(f"/tmp/sgf-{os.getpid()}-{abs(hash(tmp_path)) % 10**8}")
     path.mkdir(mode=0o700)
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(path))
-    monkeypatch.setattr(process, "_fallback", [])
+    monkeypatch.setattr(folders, "_fallback", [])
     yield path
-    for fallback in process._fallback:
+    for fallback in folders._fallback:
         shutil.rmtree(fallback, ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture
 def prepare():
-    """``process.prepare`` whose locks are closed at the end."""
+    """``folders.prepare`` whose locks are closed at the end."""
     locks = []
 
-    def make(**args) -> process.RunFolder:
-        folder = process.prepare(EngineArgs(**args))
+    def make(**args) -> folders.RunFolder:
+        folder = folders.prepare(EngineArgs(**args))
         locks.append(folder.lock)
         return folder
 
@@ -47,7 +47,7 @@ def prepare():
         os.close(lock)
 
 
-def record(folder: process.RunFolder, **changes) -> None:
+def record(folder: folders.RunFolder, **changes) -> None:
     spec = folder.spec
     values = {
         "name": folder.name,
@@ -112,12 +112,12 @@ def test_f19_planted_root_is_not_used(runtime, prepare, plant, tmp_path):
 
 
 def test_f19_planted_engine_folder_is_passed_by(runtime, prepare, tmp_path):
-    root = process.runtime_root()
+    root = folders.runtime_root()
     (tmp_path / "evil").mkdir(mode=0o777)
     (root / "main").symlink_to(tmp_path / "evil")
     assert prepare().name == "main-2"
     with pytest.raises(AuthFailed):
-        process.read_folder(root / "main")
+        folders.read_folder(root / "main")
     assert list((tmp_path / "evil").iterdir()) == []
 
 
@@ -130,9 +130,9 @@ def test_f24_missing_runtime_folder_is_made_and_an_unusable_one_replaced(runtime
 
 def test_f24_no_folder_at_all_is_one_clear_error(runtime, monkeypatch):
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/proc/nothing")
-    monkeypatch.setattr(process, "_temporary_base", lambda: Path("/proc/nothing"))
+    monkeypatch.setattr(folders, "_temporary_base", lambda: Path("/proc/nothing"))
     with pytest.raises(EngineStartError, match="no private folder") as caught:
-        process.runtime_root()
+        folders.runtime_root()
     assert "JUPYTER_RUNTIME_DIR" in caught.value.hint
 
 
@@ -144,7 +144,7 @@ def test_f24_long_paths_put_the_sockets_elsewhere(runtime, prepare, monkeypatch)
     assert deep in folder.path.parents and deep not in sockets.parents
     assert len(os.fsencode(folder.spec.sockets["client"])) <= 100
     assert sockets.lstat().st_mode & 0o777 == 0o700
-    process.discard(folder.path)
+    folders.discard(folder.path)
     assert not sockets.exists() and not folder.path.exists()
 
 
@@ -155,7 +155,7 @@ def test_sweep_takes_dead_folders_and_leaves_live_and_foreign_ones(runtime, prep
     foreign = live.path.parent / "not-ours"
     foreign.mkdir(mode=0o755)
     foreign.chmod(0o755)
-    process.sweep()
+    folders.sweep()
     assert live.path.exists() and not dead.path.exists() and foreign.exists()
 
 
@@ -174,7 +174,7 @@ def test_sweep_kills_only_what_is_surely_ours(runtime, prepare):
             record(folder, pid=0, start_time=0, scheduler_pid=pid, scheduler_start_time=when)
             os.close(folder.lock)
             prepare.locks.remove(folder.lock)
-            process.sweep()
+            folders.sweep()
             assert not folder.path.exists()
             if ends:
                 assert ours.wait(5) == -9
@@ -188,25 +188,25 @@ def test_sweep_kills_only_what_is_surely_ours(runtime, prepare):
 
 
 def test_attach_refuses_what_is_not_private_or_not_running(runtime, prepare):
-    root = process.runtime_root()
+    root = folders.runtime_root()
     with pytest.raises(NoEngine, match="No engine is named"):
-        process.read_folder(root / "nobody")
+        folders.read_folder(root / "nobody")
     folder = prepare()
     with pytest.raises(EngineError, match="just being started"):
-        process.read_folder(folder.path)
+        folders.read_folder(folder.path)
     record(folder)
-    assert process.read_folder(folder.path)[1] == folder.token
-    assert [found.name for found in process.list_records()] == ["main"]
+    assert folders.read_folder(folder.path)[1] == folder.token
+    assert [found.name for found in folders.list_records()] == ["main"]
     (folder.path / "token").chmod(0o644)
     with pytest.raises(AuthFailed, match="0600"):
-        process.read_folder(folder.path)
+        folders.read_folder(folder.path)
     (folder.path / "token").chmod(0o600)
     (folder.path / "engine.json").write_text("{")
     with pytest.raises(EngineError, match="another version"):
-        process.read_folder(folder.path)
+        folders.read_folder(folder.path)
     folder.path.chmod(0o755)
     with pytest.raises(AuthFailed, match="0700"):
-        process.read_folder(folder.path)
+        folders.read_folder(folder.path)
     folder.path.chmod(0o700)
 
 
