@@ -1,0 +1,39 @@
+"""What widgets bring to a page comes whole from the kernel: no address, no import, nothing from elsewhere (B178)."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from sgnb.widgets.bundle import STATIC, script_of
+
+ENTRIES = ["program.js", "widget_tree.js", "widget_kv.js", "widget_timeline.js", "widget_graph.js"]
+NAMESPACES = {"http://www.w3.org/2000/svg"}
+
+
+@pytest.mark.widget
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_B178_a_widget_is_one_script_that_loads_nothing(entry: str) -> None:
+    """Offline, and in hosts that let no page fetch: no address, no further module, no worker, no frame."""
+    script = script_of(entry)
+    assert set(re.findall(r"https?://[^\"'`\s)]+", script)) <= NAMESPACES
+    assert not re.search(r"\bimport\s*\(|\bimport\s*[\"'{*]|\bfrom\s*[\"']", script)
+    for name in (
+        "fetch(",
+        "XMLHttpRequest",
+        "WebSocket",
+        "importScripts",
+        "new Worker",
+        "sendBeacon",
+        "EventSource",
+    ):
+        assert name not in script, name
+    for name in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert name not in script, name
+
+
+@pytest.mark.parametrize("path", sorted(STATIC.glob("*.css")), ids=lambda path: path.name)
+def test_styles_load_nothing(path) -> None:
+    style = path.read_text()
+    assert "@import" not in style and not re.search(r"url\((?!\s*[\"']?data:)", style)
