@@ -63,9 +63,10 @@ WAIT_MS = 90_000
 
 
 class LabServer:
-    """One ``jupyter lab`` process on a free local port, with notebooks in ``folder``."""
+    """One ``jupyter lab`` process on a free local port, with notebooks in ``folder``. ``base``: its base URL's path."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, base: str = "") -> None:
+        self.base = base
         self.home = home
         self.folder = home / "work"
         self.folder.mkdir(parents=True)
@@ -74,7 +75,7 @@ class LabServer:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.origin = f"http://127.0.0.1:{self.port}"
+        self.origin = f"http://127.0.0.1:{self.port}{base}"
         overrides = home / "config" / "labconfig" / "default_setting_overrides.json"
         overrides.parent.mkdir(parents=True)
         overrides.write_text(json.dumps(SETTINGS))
@@ -110,6 +111,7 @@ class LabServer:
             "--ServerApp.port_retries=0",
             f"--IdentityProvider.token={self.token}",
             f"--ServerApp.root_dir={self.folder}",
+            f"--ServerApp.base_url={self.base}/",
             f"--LabApp.workspaces_dir={self.home / 'workspaces'}",
             "--LabApp.expose_app_in_browser=True",
         ]
