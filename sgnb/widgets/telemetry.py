@@ -65,6 +65,7 @@ ASKS = frozenset(
         "nodes",
         "holders",
         "prompt",
+        "slot",
         "memory",
         "stats",
         "requests",

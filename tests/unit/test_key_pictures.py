@@ -77,3 +77,24 @@ def test_a_schedulers_picture_holds_what_the_answer_to_picture_holds() -> None:
     picture = msgspec.msgpack.decode(taken.data)
     assert (picture["seq"], picture["time"]) == (taken.seq, pytest.approx(taken.time))
     assert picture["slots"] == rig.scheduler.allocator.size and picture["nodes"] == []
+
+
+def test_a_slot_says_which_token_it_holds_to_its_own_client_alone() -> None:
+    rig = Rig()
+    rid = rig.decode(1, b"hello", max_new_tokens=6, ignore_eos=True)
+    rig.step(3)
+    req = rig.scheduler.reqs[rid]
+    position = len(req.prompt)
+    held = int(req.kv.slots[position])
+    said = rig.ask("slot", slot=held, owner=rid).data
+    assert (said["position"], said["output"]) == (position, 1)
+    assert said["text"] == bytes(req.output_ids[:1]).decode()
+    assert rig.ask("slot", client=2, slot=held, owner=rid).data["text"] == ""
+    assert rig.ask("slot", slot=held, owner="c1.r9").data == {}
+    rig.drain()
+    assert rig.ask("slot", slot=held, owner=rid).data == {}, "it is the tree's now, or free"
+    leaf = next(node for node in rig.scheduler.cache.nodes() if held in node.value.tolist())
+    said = rig.ask("slot", slot=held, owner=f"node:{leaf.id}").data
+    assert (said["position"], said["text"]) == (position, bytes(req.output_ids[:1]).decode())
+    assert rig.ask("slot", client=2, slot=held, owner=f"node:{leaf.id}").data["text"] == ""
+    assert rig.ask("slot", slot="x", owner=rid).error is not None

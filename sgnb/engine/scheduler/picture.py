@@ -218,6 +218,46 @@ def _place(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     return {**about, "slot": -1, "node": 0}
 
 
+def _slot(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Which token ``slot`` of ``owner`` (a request's id or ``node:<id>``) holds: its ``position`` from the prompt's or the
+    path's beginning, ``output`` (its number among the generated ones, or 0), its text if the client may read it.
+
+    Empty where the slot is no longer that owner's.
+    """
+    slot, owner = msg.args.get("slot"), str(msg.args.get("owner", ""))
+    if type(slot) is not int or slot < 0:
+        raise LimitError("slot must be a number")
+    req = scheduler.reqs.get(owner)
+    if req is not None:
+        if slot not in req.kv.slots:
+            return {}
+        position = list(req.kv.slots).index(slot)
+        ids = [*req.prompt, *req.output_ids][position : position + 1] if req.client == msg.client else []
+        output = max(0, position + 1 - len(req.prompt))
+        return {"position": position, "output": output, "text": _own_text(scheduler, ids)}
+    for node in scheduler.cache.nodes():
+        if owner == f"node:{node.id}" and (found := np.flatnonzero(np.asarray(node.value) == slot)).size:
+            own = int(found[0])
+            ids = (
+                node.key[own : own + 1].tolist() if scheduler.recorder.book.may_read(node, msg.client) else []
+            )
+            return {"position": _depth(node) + own, "output": 0, "text": _own_text(scheduler, ids)}
+    return {}
+
+
+def _own_text(scheduler: Scheduler, ids: list[int]) -> str:
+    return text_of(scheduler.table, scheduler.private_ids.true_ids(ids))
+
+
+def _depth(node: TreeNode) -> int:
+    """How many tokens lie before the node."""
+    above, tokens = node.parent, 0
+    while above is not None:
+        tokens += len(above.key)
+        above = above.parent
+    return tokens
+
+
 def _back(last: TreeNode, matched: int) -> list[tuple[TreeNode, int]]:
     """The nodes of a match of so many ids from its last one up, each with how many of them are its own."""
     path = []
@@ -241,4 +281,5 @@ PICTURE_VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]
     "holders": _holders,
     "prompt": _prompt,
     "place": _place,
+    "slot": _slot,
 }

@@ -1,0 +1,174 @@
+// The numbers of the KV map: states, the sum that must hold, runs, what changed, holders, the table of runs. Gets the view
+// (kv.js); draws nothing.
+
+import { el, fill, setText, table } from "./dom.js";
+import { CACHED, DECODE, FREE, PREFILL, SCORE, nameOf } from "./fold.js";
+import { count, oneLine, plural, share } from "./format.js";
+import { cellWord, changesOf, holdersOf, reportOf, scanRuns } from "./kv_data.js";
+
+const ASK_EVERY = 2000; // ms
+const TABLE_ROWS = 500;
+const NUMBER = { number: true };
+
+export class KVSide {
+  constructor(view) {
+    this.view = view;
+    this.store = view.store;
+    this._kept = []; // sessions that the notebook keeps
+    this._asked = -Infinity;
+    this._big = el("div", "sgnb-kv-big", {});
+    this._bar = el("div", "sgnb-kv-bar", { role: "img" });
+    this._states = el("div", "", {});
+    this._sum = el("p", "sgnb-kv-invariant", {});
+    this._report = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => this._save() }, "Save report…");
+    this._pairs = el("dl", "sgnb-pairs sgnb-ruled", {});
+    this._about = el("div", "sgnb-kv-about", {});
+    this._changes = el("div", "sgnb-ruled", {});
+    this.nodes = [this._big, this._bar, this._states, this._sum, this._report, this._pairs, this._about, this._changes];
+    this.holders = el("div", "sgnb-kv-holders", {});
+    this.twin = el("div", "sgnb-kv-twin", { hidden: true, tabindex: 0, role: "group", "aria-label": "Runs of slots" });
+  }
+
+  update() {
+    const state = this.store.shown;
+    if (!state.slots) return;
+    const runs = scanRuns(state);
+    this._showStates(state);
+    this._showSum(state);
+    const half = state.pageSize > 1 ? Math.max(0, state.counts[CACHED] - state.treeTokens) : 0;
+    const pairs = [["Free runs", count(runs.freeRuns)], ["Largest free run", plural(runs.largestFree, "slot")], ["Lost to half-filled pages", state.pageSize > 1 ? count(half) : "0, page is 1"]];
+    fill(this._pairs, pairs.flatMap(([name, value]) => [el("dt", "", {}, name), el("dd", "", {}, value)]));
+    this._showAbout(state);
+    const changes = changesOf(this.store);
+    fill(this._changes, el("h3", "", {}, `Changed in step ${count(this.store.step)}`), changes.length ? el("dl", "sgnb-kv-changes", {}, changes.flatMap(([number, words]) => [el("dt", "", {}, number), el("dd", "", {}, words)])) : el("p", "sgnb-dim", {}, "Nothing."));
+    this._showHolders(state, runs);
+    if (this.view.mode === "table") this._showTable(state);
+    this._askKept();
+  }
+
+  _showStates(state) {
+    const used = state.slots - state.counts[FREE];
+    const flight = state.counts[PREFILL] + state.counts[SCORE];
+    const rows = [
+      ["locked", "cached, locked", state.lockedSlots],
+      ["prefill", "prefill, in flight", flight],
+      ["decode", "decode, in flight", state.counts[DECODE]],
+      ["evictable", "cached, evictable", state.evictable],
+      ["free", "free", state.counts[FREE]],
+    ];
+    const tight = state.lockedSlots + flight + state.counts[DECODE] > 0.95 * state.slots;
+    fill(this._big, el("b", tight ? "sgnb-trouble-text" : "", {}, share(used, state.slots)), ` used, ${count(used)} of ${count(state.slots)} slots`);
+    this._bar.setAttribute("aria-label", rows.map(([, words, number]) => `${words} ${count(number)}`).join(", "));
+    fill(this._bar, rows.map(([name, , number]) => {
+      const part = el("span", `sgnb-fill-${name}`, { hidden: !number });
+      part.style.flexGrow = String(number);
+      return part;
+    }));
+    const line = ([name, words, number]) => el("tr", "", {}, el("td", "", {}, el("span", `sgnb-swatch sgnb-swatch-${name}`, { "aria-hidden": "true" })), el("th", "", { scope: "row" }, words), el("td", "sgnb-num", {}, count(number)), el("td", "sgnb-num sgnb-dim", {}, share(number, state.slots)));
+    fill(this._states, el("table", "sgnb-kv-states", {}, el("tbody", "", {}, rows.map(line))));
+  }
+
+  _showSum(state) {
+    const lost = state.slots - state.counts.reduce((sum, number) => sum + number, 0) + Math.max(0, state.treeTokens - state.counts[CACHED]);
+    this._sum.classList.toggle("sgnb-trouble-text", lost !== 0);
+    this._report.hidden = !lost;
+    setText(this._sum, lost ? `✕ ${plural(Math.abs(lost), "slot")} unaccounted for.` : `✓ free + cached + in use = ${count(state.slots)}`);
+  }
+
+  /** What is shown, as a file: numbers and names, no text. */
+  _save() {
+    const place = URL.createObjectURL(new Blob([JSON.stringify(reportOf(this.store), null, 1)], { type: "application/json" }));
+    el("a", "", { href: place, download: `sgnb-slots-step-${this.store.step}.json` }).click();
+    setTimeout(() => URL.revokeObjectURL(place), 1000);
+    this.view.region.say("Saved the report.");
+  }
+
+  _showAbout(state) {
+    const { selection } = this.store;
+    const { range } = this.view;
+    if (range) {
+      const owners = new Map();
+      for (let slot = range[0]; slot <= range[1]; slot++) {
+        const name = state.ownerNames[state.owners[slot]];
+        owners.set(name, (owners.get(name) ?? 0) + 1);
+      }
+      const lines = [...owners].sort((a, b) => b[1] - a[1]).slice(0, 8);
+      return fill(this._about, el("h3", "", {}, `Slots ${count(range[0])} to ${count(range[1])}`), table([{ name: "holder" }, { name: "slots", ...NUMBER }], lines.map(([name, number]) => [this._name(name), count(number)])));
+    }
+    const slot = selection?.slot ?? (selection?.kind === "slot" ? selection.id : this.view.cursor);
+    if (slot === undefined || slot >= state.slots) return fill(this._about, []);
+    return fill(this._about, this.view.words(slot).map((line, index) => el("div", index ? "sgnb-dim" : "", {}, line)));
+  }
+
+  _name(owner) {
+    if (!owner) return "free";
+    if (owner.startsWith("node:")) return `node ${owner.slice(5)} of the tree`;
+    return nameOf(this.store.history.requests.get(owner) ?? { rid: owner });
+  }
+
+  _showHolders(state, runs) {
+    const list = holdersOf(state, this.store.history, runs, this._kept);
+    if (!list.length) return fill(this.holders, el("p", "sgnb-dim sgnb-pad", {}, "Nobody holds slots."));
+    if (this.holders.contains(document.activeElement) && this._holderCount === list.length) return undefined;
+    this._holderCount = list.length;
+    const most = Math.max(1, ...list.map(holder => holder.own + holder.shared));
+    const columns = [{ name: "holder" }, { name: "state" }, { name: "own slots", ...NUMBER }, { name: "shared", ...NUMBER }, { name: "runs", ...NUMBER }, { name: "own, shared" }, { name: "text", code: true }, { name: "" }];
+    const rows = list.map(holder => [
+      holder.name,
+      holder.state,
+      count(holder.own),
+      count(holder.shared),
+      count(holder.runs),
+      ownBar(holder, most),
+      oneLine(holder.text ?? "", 60),
+      holder.sid ? el("button", "sgnb-button", { type: "button", onclick: event => this._release(event, holder) }, "Release") : "",
+    ]);
+    const selected = list.findIndex(holder => this.store.selection?.kind === "request" && holder.rid === this.store.selection.id);
+    return fill(this.holders, table(columns, rows, { selected, onrow: index => list[index].rid && this.store.select({ kind: "request", id: list[index].rid }) }));
+  }
+
+  _release(event, holder) {
+    event.stopPropagation();
+    this.store.ask("release", { sids: [holder.sid] }).then(
+      () => {
+        this.view.region.say(`Released ${plural(holder.shared, "slot")}.`);
+        this._asked = -Infinity;
+        this.view.changed();
+      },
+      error => this.view.region.say(error.message)
+    );
+  }
+
+  _askKept() {
+    const now = performance.now();
+    if (now - this._asked < ASK_EVERY || !["idle", "running"].includes(this.store.engineState)) return;
+    this._asked = now;
+    const put = answer => {
+      this._kept = answer.sessions ?? [];
+    };
+    this.store.ask("holders").then(put, () => put({}));
+  }
+
+  _showTable(state) {
+    const rows = [];
+    for (let slot = 0; slot < state.slots && rows.length < TABLE_ROWS; ) {
+      const owner = state.owners[slot];
+      const kind = state.kinds[slot];
+      let end = slot + 1;
+      while (end < state.slots && state.owners[end] === owner && state.kinds[end] === kind) end++;
+      rows.push([count(slot), count(end - slot), cellWord(state, this.store.history, slot)[0].replace(/^slot [^ ]*  /u, ""), this._name(state.ownerNames[owner])]);
+      slot = end;
+    }
+    fill(this.twin, table([{ name: "from slot", ...NUMBER }, { name: "slots", ...NUMBER }, { name: "state" }, { name: "holder" }], rows, { caption: rows.length === TABLE_ROWS ? "The first 500 runs." : "" }));
+  }
+}
+
+function ownBar(holder, most) {
+  const bar = el("span", "sgnb-kv-own", { "aria-hidden": "true" });
+  for (const [name, number] of [["prefill", holder.prefill], ["decode", holder.decode], ["locked", holder.shared]]) {
+    const part = el("span", `sgnb-fill-${name}`, {});
+    part.style.width = `${(100 * number) / most}%`;
+    bar.append(part);
+  }
+  return bar;
+}
