@@ -56,25 +56,6 @@ def unpacked(small: str) -> bytes:
     return zlib.decompress(base64.b64decode(found[1]), -15)
 
 
-MINIFIER = Path(__file__).parents[2] / "labextension" / "node_modules" / ".bin" / "terser"
-LARGEST = 60 * 1024
-
-
-@pytest.mark.parametrize("entry", ["program.js", "widget_graph.js"])
-def test_widgets_are_small(entry: str) -> None:
-    """Minified, as a page's cache or a proxy would keep it."""
-    assert MINIFIER.exists(), "the minifier comes with the side panel's tools: make setup"
-    done = subprocess.run(
-        [str(MINIFIER), "--module", "-c", "-m"],
-        input=join_modules(entry),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.encode()) <= LARGEST
-
-
 def test_modules_in_another_form_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sgnb.widgets.bundle.STATIC", tmp_path)
     join_modules.cache_clear()
