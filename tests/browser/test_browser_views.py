@@ -11,6 +11,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 from view_page import data_of, open_view
 
+from sgnb.widgets.bundle import script_of
+
 BAD = '<img src=x onerror="window.broken=1"><svg onload="window.broken=1">\u202e'
 CELLS = [
     "%load_ext sgnb",
@@ -187,4 +189,60 @@ def test_map_answers_by_mouse_and_key(browser: Browser) -> None:
     assert data_of(page)["state"] == "ok"
     page.evaluate("() => window.unmount()")
     assert page.evaluate("() => window.said.at(-1).k") == "unsub"
+    page.close()
+
+
+def test_a_slot_names_its_token_and_the_legend_folds(browser: Browser) -> None:
+    page = open_view(browser, "kv", width=640)
+    page.evaluate("() => { window.answers = {slot: () => ({position: 389, output: 27, text: ' under'})}; }")
+    page.locator("canvas.sgnb-kv-canvas").focus()
+    page.evaluate(
+        """() => {
+          const view = document.querySelector('.sgnb-view').sgnbView, { live } = store;
+          const decoded = (place, slot) => live.ownerNames[place] === 'c1.r11' && live.kinds[slot] === 2;
+          view.cursor = [...live.owners].findIndex(decoded);
+          view.changed();
+        }"""
+    )
+    page.keyboard.press("Enter")
+    page.locator(".sgnb-kv-about", has_text='9.1 finding, token 27 " under"').wait_for()
+    legend = page.locator(".sgnb-legend.sgnb-folding")
+    assert not legend.is_visible()
+    page.get_by_role("button", name="Legend").click()
+    legend.wait_for()
+    page.close()
+
+
+def test_slots_that_are_unaccounted_for_can_be_reported(browser: Browser) -> None:
+    page = open_view(browser, "kv")
+    report = page.get_by_role("button", name="Save report…")
+    assert not report.is_visible()
+    page.evaluate("() => { store.live.counts[0] -= 3; store._tell('data'); }")
+    page.get_by_text("✕ 3 slots unaccounted for.").wait_for()
+    with page.expect_download() as download:
+        report.click()
+    saved = json.loads(Path(download.value.path()).read_text())
+    assert saved["slots"] and sum(run[1] for run in saved["slots"]) == 16384
+    page.close()
+
+
+def test_find_reads_the_texts_it_does_not_know(browser: Browser) -> None:
+    page = open_view(browser, "tree")
+    page.get_by_label("Find text or request").fill("Worker pool 3 never")  # its node is in a fold
+    page.wait_for_function("() => document.querySelector('.sgnb-view').sgnbView.hits?.size === 1")
+    page.locator(".sgnb-live-region", has_text="1 node found.").wait_for(state="attached")
+    page.close()
+
+
+@pytest.mark.parametrize("kind", ["tree", "kv"])
+def test_a_packed_script_is_the_view(browser: Browser, kind: str) -> None:
+    page = browser.new_page()
+    script = script_of(f"widget_{kind}.js")
+    assert "DecompressionStream" in script, "the side panel of this checkout is not built: make setup"
+    load = """async script => {
+      const place = URL.createObjectURL(new Blob([script], {type: 'text/javascript'}));
+      return typeof (await import(place)).default.render;
+    }"""
+    page.set_content("<p>")
+    assert page.evaluate(load, script) == "function"
     page.close()

@@ -7,9 +7,9 @@ import test from "node:test";
 import { reasonOf } from "../../sgnb/widgets/static/causes.js";
 import { EngineState } from "../../sgnb/widgets/static/fold.js";
 import { before, count, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
-import { codesOf, holdersOf, layoutMap, LOCKED, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
+import { cellWord, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
-import { ageShare, flightsOf, layoutTree, reach, recentlyGone, tickStep } from "../../sgnb/widgets/static/tree_data.js";
+import { ageShare, flightsOf, layoutTree, reach, recentlyGone, runsOf, tickStep } from "../../sgnb/widgets/static/tree_data.js";
 import { cast, large } from "./scenario.mjs";
 
 function stateOf(script) {
@@ -162,6 +162,32 @@ test("codes: locked, evictable, selected; runs and holders", () => {
   const finding = holders.find(holder => holder.name === "9.1 finding");
   assert.deepEqual([finding.own, finding.shared, finding.state], [25, 363, "decode"]);
   assert.equal(holders.at(-1).sid, "c1.s7");
+});
+
+test("a slot is told with its token, once the engine has said which", () => {
+  const store = stateOf(cast());
+  const state = store.live;
+  const slot = state.owners.findIndex((place, index) => state.ownerNames[place] === "c1.r11" && state.kinds[index] === 2);
+  assert.deepEqual(cellWord(state, store.history, slot).slice(1), ["9.1 finding", "not in the tree yet"]);
+  assert.deepEqual(cellWord(state, store.history, slot, { position: 389, output: 27, text: " under" }).slice(1), ['9.1 finding, token 27 " under"', "not in the tree yet"]);
+  assert.equal(cellWord(state, store.history, slot, { position: 3, output: 0, text: "" })[1], "9.1 finding, prompt token 4");
+  assert.equal(cellWord(state, store.history, slot, {})[1], "9.1 finding"); // it is no longer its
+  const cached = state.owners.findIndex(place => state.ownerNames[place].startsWith("node:"));
+  assert.match(cellWord(state, store.history, cached, { position: 2, output: 0, text: "\u202e" })[1], /, here token 3 "\[U\+202E\]"$/);
+});
+
+test("runs of a path are counted over all its owners together", () => {
+  const state = new EngineState(20);
+  for (const [owner, start, length] of [["node:2", 0, 4], ["node:3", 4, 2], ["c1.r1", 10, 1], ["node:2", 12, 2]]) state._run(owner, start, length, "", 0);
+  assert.deepEqual([["node:2"], ["node:2", "node:3"], ["node:2", "node:3", "c1.r1"], ["gone"], []].map(owners => runsOf(state, owners)), [2, 2, 3, 0, 0]);
+});
+
+test("a report holds every slot once, and no text", () => {
+  const store = stateOf(cast());
+  const report = reportOf(store);
+  assert.equal(report.slots.reduce((sum, [, length]) => sum + length, 0), store.live.slots);
+  assert.equal(report.nodes.length, store.live.nodes.size);
+  assert.ok(!JSON.stringify(report).includes("pull requests"));
 });
 
 test("an empty engine gives an empty picture", () => {

@@ -1,7 +1,7 @@
 // What the KV map computes from a state: layout, codes of cells, runs, holders, changes. Pure: no page.
 
 import { CACHED, DECODE, FREE, PREFILL, nameOf } from "./fold.js";
-import { count, plural } from "./format.js";
+import { count, oneLine, plural } from "./format.js";
 
 export const MAX_HEIGHT = 440;
 export const LOCKED = 5;
@@ -129,8 +129,19 @@ function runsOf(state, runs, rid) {
   return sum;
 }
 
-/** What a slot is, in words: state, holder, place in the tree. */
-export function cellWord(state, history, slot) {
+/** All that is shown of the slots, for a report: numbers and names, no text. */
+export function reportOf({ shown: state, history, time, step }) {
+  const slots = [];
+  for (let slot = 0, end = 0; slot < state.slots; slot = end) {
+    while (end < state.slots && state.owners[end] === state.owners[slot] && state.kinds[end] === state.kinds[slot]) end++;
+    slots.push([slot, end - slot, state.ownerNames[state.owners[slot]], state.kinds[slot]]);
+  }
+  const { counts, treeTokens, lockedTokens, stats, seq, pageSize } = state;
+  return { time, step, seq, pageSize, counts, treeTokens, lockedTokens, stats, nodes: [...state.nodes.values()], requests: [...state.live], steps: history.steps.slice(-20), slots };
+}
+
+/** What a slot is, in words: state, holder, place in the tree. `token`: the engine's word on what it holds, if it is known. */
+export function cellWord(state, history, slot, token = null) {
   const kind = state.kinds[slot];
   const owner = state.ownerNames[state.owners[slot]];
   const head = `slot ${count(slot)}  `;
@@ -140,11 +151,17 @@ export function cellWord(state, history, slot) {
     if (!node) return [`${head}cached`];
     const locks = node.locks ? `locked by ${plural(node.locks, "request")}` : "evictable";
     const by = node.rid ? `, first computed for ${nameOf(history.requests.get(node.rid) ?? { rid: node.rid })}` : "";
-    return [`${head}cached, ${locks}`, `node ${node.id}, tokens ${count(node.start)} to ${count(node.start + node.length)}${by}`, `reused by ${plural(node.hits, "request")}`];
+    const held = token?.position === undefined ? "" : `, here token ${count(token.position + 1)}${quoted(token)}`;
+    return [`${head}cached, ${locks}`, `node ${node.id}, tokens ${count(node.start)} to ${count(node.start + node.length)}${by}${held}`, `reused by ${plural(node.hits, "request")}`];
   }
   const word = kind === PREFILL ? "prefill" : kind === DECODE ? "decode" : "scoring";
   const step = state.written[slot] ? `, written in step ${count(state.written[slot])}` : "";
-  return [`${head}${word}${step}`, nameOf(history.requests.get(owner) ?? { rid: owner }), "not in the tree yet"];
+  const held = token?.position === undefined ? "" : `, ${token.output ? "" : "prompt "}token ${count(token.output || token.position + 1)}${quoted(token)}`;
+  return [`${head}${word}${step}`, `${nameOf(history.requests.get(owner) ?? { rid: owner })}${held}`, "not in the tree yet"];
+}
+
+function quoted({ text }) {
+  return text ? ` "${oneLine(text, 40)}"` : "";
 }
 
 /** What the shown step changed: pairs of a number and words. */

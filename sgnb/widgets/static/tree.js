@@ -48,6 +48,7 @@ export class TreeView extends View {
       ["tree-gone", "evicted, last 10 s"],
       ["tree-next", "evicted next"],
     ]);
+    this.tools.append(this.legendButton(this._legendNode));
     this.panel = new TreeSide(this);
     fill(this.body, this._scroll, this.panel.twin, this._legendNode);
     fill(this.side, this.panel.path);

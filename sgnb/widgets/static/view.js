@@ -118,6 +118,13 @@ export class View {
     );
   }
 
+  /** The button behind which a legend goes where a view is narrow (view.css). */
+  legendButton(legend) {
+    legend.classList.add("sgnb-folding");
+    const button = el("button", "sgnb-button sgnb-legend-button", { type: "button", "aria-expanded": "false", onclick: () => button.setAttribute("aria-expanded", String(legend.classList.toggle("sgnb-open"))) }, "Legend");
+    return button;
+  }
+
   /** A find box; `find(text)` of the view is called as it is typed. */
   findBox(label) {
     this.findInput = el("input", "sgnb-input sgnb-find", { type: "search", placeholder: label, "aria-label": label, spellcheck: "false" });
@@ -160,7 +167,10 @@ export class View {
     });
     theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] });
     const contrast = matchMedia("(forced-colors: active)");
-    const onContrast = () => this.changed();
+    const onContrast = () => {
+      this._colours = null;
+      this.changed();
+    };
     contrast.addEventListener("change", onContrast);
     this._offs.push(
       () => resize.disconnect(),
