@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from radix_machine import RadixMachine, array
 
-from sgnb.engine.mem_cache import radix_cache
+from sgnb.engine.mem_cache import miss, radix_cache
 from sgnb.engine.mem_cache.allocator import TokenAllocator
 from sgnb.engine.mem_cache.base import IntegrityError, OutOfSlots
 from sgnb.engine.mem_cache.eviction import EvictionQueue
@@ -312,3 +312,37 @@ def test_check_reports_a_broken_book():
     node.value = node.value[:2]
     with pytest.raises(IntegrityError, match="3 tokens and 2 slots"):
         cache.check()
+
+
+def test_what_is_remembered_of_evictions_is_bounded_and_keeps_the_latest(monkeypatch):
+    monkeypatch.setattr(miss, "_REMEMBERED", 8)
+    allocator = TokenAllocator(64)
+    cache = RadixCache(allocator)
+    for n in range(40):
+        cache.insert(np.array([n, n], dtype=np.int32), allocator.alloc(2))
+        cache.evict(2)
+        assert len(cache._misses._gone) <= 16
+        for back in range(min(n, 7) + 1):
+            ids = np.array([n - back, 0, 0], dtype=np.int32)
+            assert cache.explain(ids, "", 0).cause == "evicted", (n, back)
+
+
+def test_eviction_goes_on_in_order_when_entries_are_out_of_date_or_there_twice():
+    """A soft reference puts a leaf behind all others and its end brings it back: its entries are then two."""
+    allocator = TokenAllocator(64)
+    cache = RadixCache(allocator)
+    nodes = [cache.insert(np.array([n, n]), allocator.alloc(2)).node for n in range(6)]
+    for _ in range(3):
+        cache.soft_ref(nodes[1])
+        cache.next_victims(6)
+        cache.match_prefix(np.array([1, 1]))
+        cache.soft_unref(nodes[1])
+    cache.soft_ref(nodes[3])
+    cache.match_prefix(np.array([0, 0]))
+    gone = []
+    cache.on_change = lambda kind, node: gone.append(node.id)
+    expected = [nodes[n].id for n in (2, 4, 5, 1, 0, 3)]
+    assert cache.next_victims(6) == expected
+    while cache.evict(1):
+        pass
+    assert gone == expected and allocator.available == 64 and not cache._queue._nodes

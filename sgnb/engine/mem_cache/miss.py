@@ -6,7 +6,6 @@ Scheduler process; owned by ``RadixCache``. Changes nothing in the tree.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from itertools import islice
 
 from sgnb.engine.mem_cache.base import IntArray, common_length
@@ -16,6 +15,7 @@ from sgnb.messages import Match
 EQUAL_AGAIN = 8
 """So many equal tokens behind a difference are no chance: the same text, changed, be it at its first token."""
 _REMEMBERED = 65_536
+"""At least; at most twice as many."""
 _COMPARED = 64
 """Branches of one node that are compared with a prompt that leaves it: the youngest."""
 
@@ -24,14 +24,15 @@ class MissLog:
     """What was evicted or flushed lately: (parent, first token or page) → which of the two."""
 
     def __init__(self) -> None:
-        self._gone: OrderedDict[tuple[int | str, First], str] = OrderedDict()
+        self._gone: dict[tuple[int | str, First], str] = {}
+        """Oldest first."""
 
     def note(self, parent: TreeNode, first: First, how: str) -> None:
         """A child of ``parent`` leaves the tree; ``how``: ``evicted`` or ``flushed``."""
         gone = self._gone
         gone[place_of(parent), first] = how
-        if len(gone) > _REMEMBERED:
-            gone.popitem(last=False)
+        if len(gone) > 2 * _REMEMBERED:  # all at once: an eviction of a thousand nodes pays for each note
+            self._gone = dict(islice(gone.items(), _REMEMBERED, None))
 
     def forget(self, parent: TreeNode, first: First) -> None:
         """It is there again."""

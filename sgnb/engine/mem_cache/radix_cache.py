@@ -347,23 +347,24 @@ class RadixCache(BasePrefixCache):
 
     def _remove(self, node: TreeNode) -> IntArray:
         """Take an unlocked leaf out of the tree; returns its slots, which the caller frees."""
-        parent = node.parent
+        parent, first, slots = node.parent, node.first, node.value
         assert parent is not None and not node.children, "only a leaf is removed"
-        slots = node.value
         count = len(slots)
         flushed = self._flushing or node.doomed
         self.last_eviction = self.wanted <= count and not flushed
         self.wanted -= count
         if self.on_change is not None:
             self.on_change("flush" if flushed else "evict", node)
-        self._misses.note(parent, node.first, "flushed" if flushed else "evicted")
+        self._misses.note(parent, first, "flushed" if flushed else "evicted")
         self.evictable_size -= count
         self.epoch += 1
-        del parent.children[node.first]
+        siblings = parent.children
+        del siblings[first]
         node.alive = False
         node.key = node.value = _EMPTY
-        parent.soft_ref += node.soft_ref
-        if not parent.children:
+        if node.soft_ref:
+            parent.soft_ref += node.soft_ref
+        if not siblings:
             if parent.parent is None:
                 self._forget_root(parent)
             else:
