@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from scheduler_rig import Rig, alone
+from test_overlap import Script
+
+from sgnb.engine.scheduler.policy import SchedulePolicy
 
 LONG = {"max_new_tokens": 200, "ignore_eos": True}
 
@@ -244,3 +247,35 @@ def test_fragmentation_is_told():
     rig.scheduler.cache.evict(8)
     data = rig.ask("memory").data
     assert data["free_runs"] == 2 and 0 < data["fragmentation"] < 1
+
+
+@pytest.mark.parametrize("policy", ["lpm", "fcfs", "dfs-weight", "lof", "priority"])
+def test_the_order_that_is_remembered_is_the_one_a_sort_would_give(policy, monkeypatch):
+    """In most passes nothing has changed and nothing is sorted: then it must be as if it had been."""
+    sorts = []
+    sort, calc = SchedulePolicy._sort, SchedulePolicy.calc_priority
+
+    def counted(self, waiting):
+        sorts.append(1)
+        sort(self, waiting)
+
+    def compared(self, waiting):
+        calc(self, waiting)
+        again = waiting.copy()
+        sort(self, again)
+        assert again == waiting
+        passes.append(1)
+
+    monkeypatch.setattr(SchedulePolicy, "_sort", counted)
+    monkeypatch.setattr(SchedulePolicy, "calc_priority", compared)
+    passes: list[int] = []
+    for seed in range(4):
+        rig = Rig(
+            schedule_policy=policy,
+            max_total_tokens=[48, 400][seed % 2],
+            context_length=64,
+            max_running_requests=3,
+            decode_quantum=[0, 2][seed // 2],
+        )
+        Script(rig, seed).run(25)
+    assert len(sorts) < len(passes)

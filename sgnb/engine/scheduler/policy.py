@@ -34,9 +34,18 @@ class SchedulePolicy:
         self.name: str = args.schedule_policy
         self._cache = cache
         self._random = random.Random(args.random_seed)
+        self._sorted: tuple[str, int, list[Req]] = ("", -1, [])
+        """Policy, tree epoch and queue as it was left last: in most passes of a full batch nothing has changed."""
 
     def calc_priority(self, waiting: list[Req]) -> None:
         """Sort ``waiting`` in place, the first to be tried first."""
+        name, epoch, before = self._sorted
+        if name == self.name != "random" and epoch == self._cache.epoch and waiting == before:
+            return
+        self._sort(waiting)
+        self._sorted = (self.name, self._cache.epoch, waiting.copy())
+
+    def _sort(self, waiting: list[Req]) -> None:
         waiting.sort(key=lambda req: req.ordinal)
         if self.name == "lpm" and len(waiting) <= LPM_FALLBACK:
             waiting.sort(key=lambda req: -self._matched(req))
@@ -51,11 +60,12 @@ class SchedulePolicy:
         if any(req.overtaken >= MAX_OVERTAKEN for req in waiting):
             waiting.sort(key=lambda req: req.ordinal if req.overtaken >= MAX_OVERTAKEN else _LATER)
 
-    @staticmethod
-    def note_admitted(admitted: list[Req], waiting: list[Req]) -> None:
-        """Count, for each request that still waits, how many later ones went before it."""
+    def note_admitted(self, admitted: list[Req], waiting: list[Req]) -> None:
+        """Count, for each request that still waits, how many later ones went before it. Who is admitted may come back with
+        another rank, so the order is not remembered any longer."""
         if not admitted:
             return
+        self._sorted = ("", -1, [])
         latest = max(req.ordinal for req in admitted)
         for req in waiting:
             if req.ordinal < latest:
