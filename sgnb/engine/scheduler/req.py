@@ -54,6 +54,57 @@ class Req:
     its prompt (nobody waits for it, nothing is told).
     """
 
+    # Where it is
+    state = ReqState.WAITING
+    finish_reason: Finish | None = None
+    row = -1
+    """``req_pool_idx``: its row in the runner's table while it holds one."""
+    stint = 0
+    """Counts the rows it gave up: results of a step that was launched in an earlier stint are not its own any more."""
+    pending = 0
+    """Tokens that are being drawn by steps whose results are not known yet."""
+    committed = 0
+    """Tokens whose KV is computed by a step that was processed; what lies beyond never enters the tree."""
+    grammar: GrammarState | None = None
+    """Its place in its grammar, from when that is compiled."""
+
+    # What the cache and joins gave it
+    cached_tokens = 0
+    cut_tokens = 0
+    """Ids of its session that its prompt replaced."""
+    match: Match | None = None
+    """What the cache had of it when it was admitted last."""
+    joined_tokens = 0
+    """Tokens whose KV it copied."""
+    approximate = False
+    """Some of what it drew comes after copied KV."""
+
+    # How it fared in the queue
+    overtaken = 0
+    """Later requests that were admitted before it."""
+    leader = ""
+    """The request whose prefix this one waited for last, since ``leader_since``."""
+    leader_since = 0.0
+    slice = 0
+    """Tokens drawn since it was admitted last."""
+    turns = 0
+    """Time slices it has had."""
+    retractions = 0
+    peeked = (-1, 0, 0)
+    """Memo of the policy: tree epoch, length asked, length matched."""
+
+    # What was told, and when
+    sent_ids = 0
+    told_start = False
+    time_admitted: float | None = None
+    time_first_token: float | None = None
+    first_step = -1
+    last_step = -1
+
+    _fill: IntArray | None = None
+    _fill_keys: IntArray | None = None
+    _prompt_keys: IntArray | None = None
+
     def __init__(
         self,
         msg: SessionDecode,
@@ -67,80 +118,32 @@ class Req:
         background: bool = False,
         joined: list[Joined] | None = None,
     ) -> None:
-        self.rid = msg.rid
-        self.client = msg.client
-        self.label = msg.label
-        self.input_logprobs: list[TokenLogprob] = []
-        """Of the prompt, from ``logprob_start_len`` on; the first entry has no value."""
-        self.constraint = msg.params.constraint
-        self.grammar: GrammarState | None = None
-        """Its place in its grammar, from when that is compiled."""
-        self.params = msg.params.unconstrained()
-        self.penalised = self.params.penalised
-        self.session = session
-        self.kv = kv
-        self.ordinal = ordinal
-        self.priority = msg.priority
-        self.seed = msg.params.seed if msg.params.seed is not None else derive_seed(random_seed, msg.rid)
+        self.rid, self.client, self.label, self.priority = msg.rid, msg.client, msg.label, msg.priority
+        self.session, self.kv = session, kv
+        self.ordinal, self.time_received = ordinal, now
+        self.selection, self.background = selection, background
         self.prompt: IntArray = (
             np.array(msg.ids, dtype=np.int32) if session is None else session.prompt_with(msg.ids)
         )
         self.joined: list[Joined] = joined or []
         """Joins that its prompt contains, with copied KV or going to have it."""
-        self.joined_tokens = 0
-        """Tokens whose KV it copied."""
-        self.approximate = False
-        """Some of what it drew comes after copied KV."""
-        self.notes: list[str] = []
-        self.selection = selection
-        self.background = background
+
+        self.constraint = msg.params.constraint
+        self.params = msg.params.unconstrained()
+        self.penalised = self.params.penalised
+        self.seed = msg.params.seed if msg.params.seed is not None else derive_seed(random_seed, msg.rid)
         self.stop_ids = frozenset(msg.stop_token_ids)
         self.eos_ids = frozenset() if msg.params.ignore_eos else frozenset(msg.eos_token_ids)
         self.banned_ids = sorted(self.stop_ids | self.eos_ids)
         self.stops = msg.stops
         self.scanner = StopScanner(msg.stops)
 
-        self.state = ReqState.WAITING
-        self.finish_reason: Finish | None = None
         self.output_ids: list[int] = []
         self.logprobs: list[TokenLogprob] = []
         """Of the output tokens that are not sent yet."""
-        self.sent_ids = 0
-        self.told_start = False
-        self.row = -1
-        """``req_pool_idx``: its row in the runner's table while it holds one."""
-        self.stint = 0
-        """Counts the rows it gave up: results of a step that was launched in an earlier stint are not its own any more."""
-        self.pending = 0
-        """Tokens that are being drawn by steps whose results are not known yet."""
-        self.committed = 0
-        """Tokens whose KV is computed by a step that was processed; what lies beyond never enters the tree."""
-        self.cached_tokens = 0
-        self.cut_tokens = 0
-        """Ids of its session that its prompt replaced."""
-        self.overtaken = 0
-        """Later requests that were admitted before it."""
-        self.match: Match | None = None
-        """What the cache had of it when it was admitted last."""
-        self.leader = ""
-        """The request whose prefix this one waited for last, since ``leader_since``."""
-        self.leader_since = 0.0
-        self.slice = 0
-        """Tokens drawn since it was admitted last."""
-        self.turns = 0
-        """Time slices it has had."""
-        self.retractions = 0
-        self.peeked: tuple[int, int, int] = (-1, 0, 0)
-        """Memo of the policy: tree epoch, length asked, length matched."""
-
-        self.time_received = now
-        self.time_admitted: float | None = None
-        self.time_first_token: float | None = None
-        self.first_step = -1
-        self.last_step = -1
-        self._fill: IntArray | None = None
-        self._fill_keys: IntArray | None = None
-        self._prompt_keys: IntArray | None = None
+        self.input_logprobs: list[TokenLogprob] = []
+        """Of the prompt, from ``logprob_start_len`` on; the first entry has no value."""
+        self.notes: list[str] = []
 
     @property
     def total_len(self) -> int:
