@@ -5,6 +5,7 @@ import test from "node:test";
 
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { burstStart, columnsOf, lanesIn, percentile, ratesOf, ticksOf, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";
+import { runsOf } from "../../sgnb/widgets/static/timeline_steps.js";
 import { aheadWords, decisionsOf, endWord, failedWords, knobWords, modesWords, placeOf, plain, policyAt, rowWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
 import { Script } from "./scenario.mjs";
 import { batch, long } from "./timeline_scenario.mjs";
@@ -206,6 +207,16 @@ test("columns hold the mean of their steps, and all tokens of the window", () =>
   const tokens = columns.reduce((sum, one) => sum + one.steps * (one.prefill + one.decode), 0);
   const all = index.steps.reduce((sum, step) => sum + step.prefill + step.decode, 0);
   assert.ok(Math.abs(tokens - all) < 1e-6);
+  // Columns that look alike are one box; together they reach as far, and a column that differs keeps a box of its own.
+  const alike = columns.map((column, i) => ({ ...column, prefill: i === 40 ? 300 : 0, decode: 8 }));
+  const runs = runsOf(alike, 20);
+  assert.equal(runs.length, 3);
+  assert.equal(runs[0].x, columns[0].x);
+  assert.ok(Math.abs(runs[1].x - columns[40].x) < 1e-9 && runs[1].cut > 0 && runs[0].cut === 0);
+  assert.ok(runs[1].high > runs[0].high && runs[0].high === runs[0].low);
+  assert.equal(runs[2].x + runs[2].wide, columns.at(-1).end);
+  const gap = [{ x: 0, end: 2, prefill: 0, decode: 4 }, { x: 10, end: 12, prefill: 0, decode: 4 }];
+  assert.equal(runsOf(gap, 20).length, 2, "the model was idle between them");
   const rates = ratesOf(index, from - 1, to + 1, 50);
   assert.ok(Math.abs(rates.reduce((sum, rate) => sum + rate * ((to - from + 2) / 50), 0) - all) < 1e-6);
 });

@@ -9,8 +9,11 @@ import { nameOf } from "./fold.js";
 import { before, count, plural, seconds } from "./format.js";
 import { actsBar } from "./timeline_acts.js";
 import { burstStart, lanesIn, TimelineIndex } from "./timeline_data.js";
-import { brushes, drawLanes, drawOverview, drawSteps, LANE, OVERVIEW, ROWS } from "./timeline_draw.js";
+import { drawLanes, LANE } from "./timeline_lanes.js";
+import { drawOverview, OVERVIEW } from "./timeline_overview.js";
+import { brushes } from "./timeline_paint.js";
 import { refill, requestNodes, stepNodes, twinNodes, windowNodes } from "./timeline_side.js";
+import { drawSteps, ROWS } from "./timeline_steps.js";
 import { waitWords, endWord, rowWords, stepWords } from "./timeline_words.js";
 import { View } from "./view.js";
 

@@ -4,19 +4,17 @@
 // A step computes from `from` to `sampled`; it was planned from `planFrom` to `time`, under the step before when they overlap.
 
 const TRIM_AT = 2000; // stale steps that are kept before they are cut off in one go
-const KINDS = { prefill: 0, decode: 1, score: 2 };
 const TENTH = 10; // bins a second of the overview
 
 /** Steps, lanes and token counts of a History, brought up to date by `sync`. */
 export class TimelineIndex {
   constructor(history) {
     this.history = history;
-    this.steps = []; // {step, mode, time, planFrom, from, computed, sampled, to, prefill, decode, requests, event, lanes}
-    this.lanes = new Map(); // rid → {rid, place, pieces, waits}
+    this.steps = []; // {step, mode, time, planFrom, from, computed, sampled, to, prefill, decode, requests, event, gaps, since}
+    this.lanes = new Map(); // rid → {rid, pieces, waits, token, tokenAt}: place and time of its last token
     this.bins = new Map(); // tenth of a second → tokens computed
     this.base = 0; // steps cut off so far: step i of `steps` has the place base + i
     this.version = 0;
-    this._places = 0;
   }
 
   /** Take what is new; true when something was. */
@@ -44,25 +42,29 @@ export class TimelineIndex {
     const sampled = computed + (event.sample_seconds ?? 0);
     const place = this.base + this.steps.length;
     const step = { step: event.step, mode: event.mode, time: event.time, planFrom: event.time - (event.schedule_seconds ?? 0), from, computed, sampled, event };
-    Object.assign(step, { to: sampled + (event.process_seconds ?? 0), prefill: 0, decode: 0, requests: event.rows.length, lanes: new Int32Array(event.rows.length), kinds: new Uint8Array(event.rows.length) });
+    Object.assign(step, { to: sampled + (event.process_seconds ?? 0), prefill: 0, decode: 0, requests: event.rows.length, gaps: [], since: [] });
     this.steps.push(step);
-    event.rows.forEach((row, i) => {
+    for (const row of event.rows) {
       if (row.kind === "decode") step.decode += row.tokens;
       else step.prefill += row.tokens;
       const lane = this._lane(row.rid);
-      step.lanes[i] = lane.place;
-      step.kinds[i] = KINDS[row.kind] ?? 0;
+      if (row.kind === "decode" && lane.token >= 0) {
+        step.gaps.push(sampled - lane.tokenAt);
+        step.since.push(lane.token);
+      }
+      lane.token = row.kind === "score" ? -1 : place;
+      lane.tokenAt = sampled;
       const last = lane.pieces.at(-1);
       if (row.kind === "decode" && last?.kind === "decode" && last.last === place - 1) {
         last.last = place;
         last.to = sampled;
         last.tokens += row.tokens;
-        return;
+        continue;
       }
       const goesOn = last && last.kind === row.kind && row.kind === "prefill" && last.prefix + last.tokens === row.prefix;
       const reused = row.kind === "decode" || goesOn ? 0 : row.prefix;
       lane.pieces.push({ kind: row.kind, from, to: sampled, first: place, last: place, tokens: row.tokens, prefix: row.prefix, reused });
-    });
+    }
     for (const note of event.notes ?? []) if (note.what === "deferred") this._wait(note, step);
     const bin = Math.floor(from * TENTH);
     this.bins.set(bin, (this.bins.get(bin) ?? 0) + step.prefill + step.decode);
@@ -70,7 +72,7 @@ export class TimelineIndex {
 
   _lane(rid) {
     let lane = this.lanes.get(rid);
-    if (!lane) this.lanes.set(rid, (lane = { rid, place: this._places++, pieces: [], waits: [] }));
+    if (!lane) this.lanes.set(rid, (lane = { rid, pieces: [], waits: [], token: -1, tokenAt: 0 }));
     return lane;
   }
 
@@ -215,27 +217,36 @@ export function ticksOf(from, to, width, apart = 88) {
 /** Figures of a window: steps by mode, seconds between two tokens of a request (p50, p95), the idle share. */
 export function windowFigures(index, from, to) {
   const modes = {};
-  const last = new Float64Array(index._places);
-  const gaps = [];
+  const first = index.indexAfter(from);
+  const earliest = index.base + first;
+  let gaps = 0;
   let busy = 0;
   let waited = 0;
   let steps = 0;
-  for (let i = index.indexAfter(from); i < index.steps.length; i++) {
+  for (let i = first; i < index.steps.length; i++) {
     const step = index.steps[i];
     if (step.from >= to) break;
     steps++;
     modes[step.mode] = (modes[step.mode] ?? 0) + 1;
     busy += Math.min(step.sampled, to) - Math.max(step.from, from);
     waited += step.event.exposed_host_seconds ?? 0;
-    const { lanes, kinds, sampled } = step;
-    for (let row = 0; row < lanes.length; row++) {
-      const lane = lanes[row];
-      if (kinds[row] === 1 && last[lane]) gaps.push(sampled - last[lane]);
-      last[lane] = kinds[row] === 2 ? 0 : sampled;
+    for (let k = 0; k < step.gaps.length; k++) {
+      if (step.since[k] < earliest) continue; // the token before it is not in view
+      if (gaps === room.length) room = bigger(room);
+      room[gaps++] = step.gaps[k];
     }
   }
+  const found = room.subarray(0, gaps);
   const known = Math.max(0, Math.min(to, index.end) - Math.max(from, index.steps[0]?.from ?? to));
-  return { steps, modes, p50: percentile(gaps, 0.5), p95: percentile(gaps, 0.95), gaps: gaps.length, known, busy, waited, idle: known > 0 ? Math.max(0, 1 - busy / known) : null };
+  return { steps, modes, p50: percentile(found, 0.5), p95: percentile(found, 0.95), gaps, known, busy, waited, idle: known > 0 ? Math.max(0, 1 - busy / known) : null };
+}
+
+let room = new Float64Array(4096); // for the gaps of a window, kept from one call to the next
+
+function bigger(old) {
+  const made = new Float64Array(2 * old.length);
+  made.set(old);
+  return made;
 }
 
 /** The smallest value that at least this share of all do not exceed; null without values. Reorders `values`. */

@@ -138,17 +138,8 @@ export function twinNodes(index, window, latest, { history, chosenStep, chosenRi
   const first = index.indexAfter(window.from);
   const all = index.steps.slice(first, index.indexAfter(window.to) + 1).filter(step => step.from < window.to);
   const steps = all.slice(-TABLE);
-  const stepRows = steps.map(step => [
-    count(step.step),
-    step.mode,
-    count(step.requests),
-    count(step.prefill),
-    count(step.decode),
-    seconds(step.event.schedule_seconds ?? 0, true),
-    seconds(step.computed - step.from, true),
-    seconds(step.sampled - step.computed, true),
-    decisionsOf(step.event, history, { before: index.byNumber(step.step - 1)?.time ?? step.time - 1 }).map(plain).join(" "),
-  ]);
+  // A step does not change: its words are found once, however long the table is open.
+  const stepRows = steps.map(step => (step.words ??= rowOf(step, index, history)));
   const number = name => ({ name, number: true });
   const stepTable = table(
     [number("step"), { name: "mode" }, number("requests"), number("prefill"), number("decode"), number("schedule"), number("forward"), number("sample"), { name: "decided before" }],
@@ -170,6 +161,21 @@ export function twinNodes(index, window, latest, { history, chosenStep, chosenRi
     { caption: "Requests in view", selected: lanes.findIndex(lane => lane.record.rid === chosenRid), onrow: i => chooseRequest(lanes[i].record.rid), className: "sgnb-time-requests" }
   );
   return [stepTable, requestTable];
+}
+
+/** A step's line in the table. */
+function rowOf(step, index, history) {
+  return [
+    count(step.step),
+    step.mode,
+    count(step.requests),
+    count(step.prefill),
+    count(step.decode),
+    seconds(step.event.schedule_seconds ?? 0, true),
+    seconds(step.computed - step.from, true),
+    seconds(step.sampled - step.computed, true),
+    decisionsOf(step.event, history, { before: index.byNumber(step.step - 1)?.time ?? step.time - 1 }).map(plain).join(" "),
+  ];
 }
 
 /** Replace children only when what they say differs, `extra` included: scroll stays, and so does the focused row. */
