@@ -7,7 +7,7 @@ import { Clipboard, Dialog, showDialog } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
-import type { ViewKind } from './control_sections';
+import { VIEW_KINDS, ViewKind, viewTitles } from './control_sections';
 import { download } from './dom';
 import type { PanelModel } from './model';
 import type { PaneManager } from './panes';
@@ -41,20 +41,22 @@ export namespace CommandIDs {
 }
 
 /** Keys of the views (ui.md, section 1) as commands: they act on the view that has the focus, or had it last. */
-const VIEW_KEYS: [string, string, string][] = [
-  ['sgnb:step-back', ',', 'Previous step'],
-  ['sgnb:step-forward', '.', 'Next step'],
-  ['sgnb:previous-event', '<', 'Previous event'],
-  ['sgnb:next-event', '>', 'Next event'],
-  ['sgnb:go-live', 'L', 'Go live'],
-  ['sgnb:find', '/', 'Find in view'],
-  ['sgnb:clear-selection', 'Escape', 'Clear the selection'],
-  ['sgnb:zoom-in', '+', 'Zoom in'],
-  ['sgnb:zoom-out', '-', 'Zoom out'],
-  ['sgnb:zoom-reset', '0', 'Reset zoom'],
-  ['sgnb:copy', 'c', 'Copy what is selected'],
-  ['sgnb:show-keys', '?', 'Show keys of the view']
-];
+function viewKeys(trans: TranslationBundle): [string, string, string][] {
+  return [
+    ['sgnb:step-back', ',', trans.__('Previous step')],
+    ['sgnb:step-forward', '.', trans.__('Next step')],
+    ['sgnb:previous-event', '<', trans.__('Previous event')],
+    ['sgnb:next-event', '>', trans.__('Next event')],
+    ['sgnb:go-live', 'L', trans.__('Go live')],
+    ['sgnb:find', '/', trans.__('Find in view')],
+    ['sgnb:clear-selection', 'Escape', trans.__('Clear the selection')],
+    ['sgnb:zoom-in', '+', trans.__('Zoom in')],
+    ['sgnb:zoom-out', '-', trans.__('Zoom out')],
+    ['sgnb:zoom-reset', '0', trans.__('Reset zoom')],
+    ['sgnb:copy', 'c', trans.__('Copy what is selected')],
+    ['sgnb:show-keys', '?', trans.__('Show keys of the view')]
+  ];
+}
 
 /** Ask before requests are lost; true when the engine may stop. */
 export async function mayStop(model: PanelModel, trans: TranslationBundle, verb: string): Promise<boolean> {
@@ -103,20 +105,19 @@ export function addCommands(parts: ICommandParts): string[] {
   addEngineCommands(parts, add);
   addRecordingCommands(parts, add);
   add(CommandIDs.openLayout, trans.__('Open standard layout'), () => parts.panes.openLayout());
-  const kinds: ViewKind[] = ['tree', 'kv', 'timeline', 'graph'];
   app.commands.addCommand(CommandIDs.openView, {
-    label: args => trans.__('Open view: %1', String(args.kind ?? '')),
+    label: args => trans.__('Open view: %1', viewTitles(trans)[args.kind as ViewKind] ?? ''),
     execute: args => {
-      if (kinds.includes(args.kind as ViewKind)) {
+      if (VIEW_KINDS.includes(args.kind as ViewKind)) {
         parts.panes.open(args.kind as ViewKind);
       }
     },
-    describedBy: { args: { type: 'object', properties: { kind: { type: 'string', enum: kinds } } } }
+    describedBy: { args: { type: 'object', properties: { kind: { type: 'string', enum: VIEW_KINDS } } } }
   });
-  for (const [id, key, label] of VIEW_KEYS) {
+  for (const [id, key, label] of viewKeys(trans)) {
     add(
       id,
-      trans.__(label),
+      label,
       () => parts.panes.focused?.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true })),
       () => parts.panes.focused !== null
     );

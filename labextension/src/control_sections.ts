@@ -14,6 +14,8 @@ import type { ILook } from './states';
 export type ViewKind = 'tree' | 'kv' | 'timeline' | 'graph';
 
 /** Lab's names of the views, in the panel's order. */
+export const VIEW_KINDS: ViewKind[] = ['tree', 'kv', 'timeline', 'graph'];
+
 export function viewTitles(trans: TranslationBundle): Record<ViewKind, string> {
   return {
     tree: trans.__('Radix tree'),

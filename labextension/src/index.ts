@@ -16,6 +16,7 @@ import { ITranslator, nullTranslator, TranslationBundle } from '@jupyterlab/tran
 import type { JSONObject } from '@lumino/coreutils';
 
 import { addCommands, CommandIDs, commandOf } from './commands';
+import { VIEW_KINDS } from './control_sections';
 import { editingHelp, ILanguage } from './editor';
 import { addStartAnother, showEngineMenu } from './engine_menu';
 import { followActive, IKernelTracker } from './follow';
@@ -30,7 +31,6 @@ import { publishSettings, readSettings } from './settings';
 import type { IPanelActions } from './view';
 
 const PLUGIN_ID = 'sgnb:plugin';
-const OPEN_VIEW_LABELS = { tree: 'Radix tree', kv: 'KV map', timeline: 'Batch timeline', graph: 'Graph' };
 
 function makeLogOpener(app: JupyterFrontEnd, model: PanelModel, trans: TranslationBundle): () => void {
   let pane: MainAreaWidget<LogPane> | null = null;
@@ -146,8 +146,8 @@ const plugin: JupyterFrontEndPlugin<void> = {
     documents: IDocumentManager | null
   ) => {
     const trans = (translator ?? nullTranslator).load('sgnb');
-    const model = new PanelModel();
-    const player = new ReplayPlayer(model);
+    const model = new PanelModel(trans);
+    const player = new ReplayPlayer(model, trans);
     const cellSource = () => notebooks?.activeCell?.model.sharedModel.getSource() ?? '';
     const graph = async () => (await model.ask('graph', { source: cellSource() })) as JSONObject | null;
     const source = new ModelSource(model, player, graph, () => void app.commands.execute(CommandIDs.launch));
@@ -155,7 +155,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     notebooks?.activeCellChanged.connect(() => panes.refreshGraph());
     linkViews(notebooks, panes);
     const openLog = makeLogOpener(app, model, trans);
-    const openRecording = recordingOpener(app, documents, model, player);
+    const openRecording = recordingOpener(app, documents, model, player, trans);
     const ids = addCommands({ app, model, panes, player, trans, openLog, openRecording });
     addStartAnother(app, model, trans);
     const panel = new SidePanel(model, player, panelActions(app, model, panes, trans), trans);
@@ -172,7 +172,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     for (const command of [CommandIDs.openPanel, CommandIDs.openRecording, ...ids]) {
       palette?.addItem({ command, category: 'sgnb' });
     }
-    for (const kind of Object.keys(OPEN_VIEW_LABELS)) {
+    for (const kind of VIEW_KINDS) {
       palette?.addItem({ command: CommandIDs.openView, category: 'sgnb', args: { kind } });
     }
     statusBar?.registerStatusItem('sgnb:status', {

@@ -1,31 +1,21 @@
 /**
- * What the panel knows: it owns the comm to the followed kernel and says when something changed.
+ * What the panel knows: it follows one kernel, talks with it (conversation.ts) and says when something changed.
  *
  * No DOM here. The view reads `phase`, `state`, `history` and draws; commands call `send`.
  * The comm runs on a kernel subshell where the kernel has them, so that it answers while a cell runs.
  */
 
 import type { ISessionContext } from '@jupyterlab/apputils';
-import type { Kernel, KernelMessage } from '@jupyterlab/services';
+import type { Kernel } from '@jupyterlab/services';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import type { JSONObject } from '@lumino/coreutils';
-import { UUID } from '@lumino/coreutils';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Channel, disposeLater, within } from './channel';
+import { disposeLater, within } from './channel';
+import { watchContext } from './context';
+import { Conversation, IViewMessage } from './conversation';
 import { Occupation } from './occupation';
-import {
-  ANNOUNCE,
-  HEARTBEAT_SECONDS,
-  IState,
-  IStats,
-  Question,
-  readAnswer,
-  readLog,
-  readState,
-  readView,
-  TARGET,
-  Verb
-} from './protocol';
+import { ANNOUNCE, HEARTBEAT_SECONDS, IState, IStats, Question, Verb } from './protocol';
 import { HISTORY_SAMPLES } from './sparkline';
 import { phaseOf, type IFacts, type IReplay, type Phase } from './states';
 
@@ -34,17 +24,18 @@ const ANSWER_TIMEOUT_MS = 1500;
 const SILENCE_LIMIT_MS = 3 * HEARTBEAT_SECONDS * 1000;
 const RESTART_TIMEOUT_MS = 10_000;
 const MESSAGE_MS = 4000;
-const QUESTION_MS = 15_000;
-
-/** A message of the kernel for the views of one engine. */
-export interface IViewMessage {
-  key: string;
-  content: JSONObject;
-  buffers: (ArrayBuffer | ArrayBufferView)[];
-}
 
 export class PanelModel {
-  constructor() {
+  constructor(trans: TranslationBundle) {
+    this._talk = new Conversation(
+      {
+        onState: (state, sent) => this._onState(state, sent),
+        onView: message => this._viewReceived.emit(message),
+        onLog: lines => this._logReceived.emit(lines),
+        onClosed: () => this._onClosed()
+      },
+      trans
+    );
     this._ticker = window.setInterval(() => this._tick(), 1000);
   }
 
@@ -75,7 +66,7 @@ export class PanelModel {
 
   /** Whether a kernel with sgnb answers. */
   get isConnected(): boolean {
-    return this._channel?.isOpen === true && this._state !== null;
+    return this._talk.isOpen && this._state !== null;
   }
 
   get phase(): Phase {
@@ -166,11 +157,13 @@ export class PanelModel {
     this._unwatch();
     this._context = context;
     if (context) {
-      context.kernelChanged.connect(this._onKernelChanged, this);
-      context.statusChanged.connect(this._onStatusChanged, this);
-      context.connectionStatusChanged.connect(this._onConnectionChanged, this);
-      context.propertyChanged.connect(this._emit, this);
-      context.disposed.connect(this._onContextDisposed, this);
+      this._off = watchContext(context, {
+        kernel: () => this._start(),
+        status: status => this._onStatus(status),
+        connection: status => this._onConnection(status),
+        name: () => this._emit(),
+        gone: () => this.follow(null)
+      });
     }
     this._start();
   }
@@ -187,35 +180,17 @@ export class PanelModel {
 
   /** Send one command to the kernel; false when nothing listens. */
   send(verb: Verb, args: JSONObject = {}): boolean {
-    if (!this._channel?.isOpen) {
-      return false;
-    }
-    this._channel.send({ verb, ...args });
-    return true;
+    return this._talk.send({ verb, ...args });
   }
 
   /** Ask the kernel; rejects with its words, or when no answer comes in time. */
   ask(question: Question, args: JSONObject = {}): Promise<unknown> {
-    const channel = this._channel;
-    if (!channel?.isOpen) {
-      return Promise.reject(new Error('No kernel with sgnb is connected.'));
-    }
-    const id = ++this._askId;
-    return new Promise((resolve, reject) => {
-      const timer = window.setTimeout(() => {
-        this._asked.delete(id);
-        reject(new Error(`The kernel did not answer ${question}.`));
-      }, QUESTION_MS);
-      this._asked.set(id, { resolve, reject, timer });
-      channel.send({ verb: question, id, ...args });
-    });
+    return this._talk.ask(question, args);
   }
 
   /** Send what a docked view says to its engine. */
   sendView(key: string, content: JSONObject): void {
-    if (this._channel?.isOpen) {
-      this._channel.send({ ...content, key });
-    }
+    this._talk.send({ ...content, key });
   }
 
   /** Say something for four seconds where the kernel's messages stand. */
@@ -256,15 +231,9 @@ export class PanelModel {
   }
 
   private _unwatch(): void {
-    const context = this._context;
-    if (context) {
-      context.kernelChanged.disconnect(this._onKernelChanged, this);
-      context.statusChanged.disconnect(this._onStatusChanged, this);
-      context.connectionStatusChanged.disconnect(this._onConnectionChanged, this);
-      context.propertyChanged.disconnect(this._emit, this);
-      context.disposed.disconnect(this._onContextDisposed, this);
-    }
-    this._detach();
+    this._off?.();
+    this._off = null;
+    this._talk.close();
     this._context = null;
     this._kernel = null;
     this._occupation.watch(null);
@@ -272,7 +241,7 @@ export class PanelModel {
 
   /** Begin anew with the context's present kernel: nothing of the last one is shown. */
   private _start(): void {
-    this._detach();
+    this._talk.close();
     this._kernel = this._context?.session?.kernel ?? null;
     this._occupation.watch(this._kernel);
     this._state = null;
@@ -286,23 +255,15 @@ export class PanelModel {
     }
   }
 
-  private _onContextDisposed(): void {
-    this.follow(null);
-  }
-
-  private _onKernelChanged(): void {
-    this._start();
-  }
-
-  private _onStatusChanged(_: ISessionContext, status: Kernel.Status): void {
+  private _onStatus(status: Kernel.Status): void {
     if (status === 'restarting' || status === 'autorestarting') {
-      this._detach();
+      this._talk.close();
       this._state = null;
       this._history = [];
       this._waitSince = Date.now();
       this._setPhase('restarting');
     } else if (status === 'dead') {
-      this._detach();
+      this._talk.close();
       this._goneAt = Date.now();
       this._setPhase('kernel-gone');
     } else {
@@ -322,61 +283,39 @@ export class PanelModel {
    * After a restart the connection is made anew, and only then is the new kernel at its other end. Statuses before
    * that are the old one's: a comm opened on them would name a subshell that the new kernel does not know.
    */
-  private _onConnectionChanged(_: ISessionContext, status: Kernel.ConnectionStatus): void {
+  private _onConnection(status: Kernel.ConnectionStatus): void {
     const kernel = this._kernel;
     if (this._phase === 'restarting' && status === 'connected' && kernel) {
-      const turn = this._turn;
+      const { turn } = this._talk;
       const fresh = kernel.requestKernelInfo().then(() => undefined);
       void within(fresh, RESTART_TIMEOUT_MS).then(() => {
-        if (turn === this._turn && this._phase === 'restarting') {
+        if (turn === this._talk.turn && this._phase === 'restarting') {
           void this._attach();
         }
       });
     }
   }
 
-  /** Close the comm and forget it; the engine and its last state are left alone. */
-  private _detach(): void {
-    this._turn += 1;
-    for (const { reject, timer } of this._asked.values()) {
-      window.clearTimeout(timer);
-      reject(new Error('The connection to the kernel ended.'));
-    }
-    this._asked.clear();
-    this._channel?.close();
-    this._channel = null;
-  }
-
   private async _attach(): Promise<void> {
-    this._detach();
     const kernel = this._kernel;
+    this._talk.close();
     if (!kernel || kernel.isDisposed || !kernel.handleComms) {
       return;
     }
-    const turn = this._turn;
     this._kernelFollowed.emit();
     this._waitSince = Date.now();
     if (this._phase !== 'restarting') {
       this._setPhase('connecting');
     }
-    const channel = await Channel.create(kernel, TARGET);
-    if (turn !== this._turn || channel.isLost) {
-      channel.close();
-      return;
+    if (await this._talk.open(kernel)) {
+      window.setTimeout(() => this._checkAnswer(), ANSWER_TIMEOUT_MS);
     }
-    this._channel = channel;
-    this._heardAt = Date.now();
-    channel.open(
-      { version: 1, client: this._client },
-      { onMessage: message => this._onMessage(turn, message), onClose: () => this._onClosed(turn) }
-    );
-    window.setTimeout(() => this._checkAnswer(), ANSWER_TIMEOUT_MS);
   }
 
   /** No answer for a while: it comes when the running cell ends, or the comm was lost and is opened anew. */
   private _checkAnswer(): void {
-    const silence = Date.now() - this._heardAt;
-    if (!this._channel?.isOpen || silence < (this._phase === 'connecting' ? ANSWER_TIMEOUT_MS : SILENCE_LIMIT_MS)) {
+    const { silence } = this._talk;
+    if (!this._talk.isOpen || silence < (this._phase === 'connecting' ? ANSWER_TIMEOUT_MS : SILENCE_LIMIT_MS)) {
       return;
     }
     if (this._occupation.mayBeTaken) {
@@ -386,34 +325,9 @@ export class PanelModel {
     }
   }
 
-  private _onMessage(turn: number, message: KernelMessage.ICommMsgMsg): void {
-    if (turn !== this._turn) {
-      return;
-    }
-    this._heardAt = Date.now();
-    const data = message.content.data;
-    const view = readView(data);
-    if (view) {
-      this._viewReceived.emit({ ...view, buffers: message.buffers ?? [] });
-      return;
-    }
-    const answer = readAnswer(data);
-    if (answer) {
-      this._answered(answer);
-      return;
-    }
-    const lines = readLog(data);
-    if (lines) {
-      this._logReceived.emit(lines);
-      return;
-    }
-    const state = readState(data);
-    if (!state) {
-      return;
-    }
-    const sent = Date.parse(message.header.date);
+  private _onState(state: IState, sent: number): void {
     if (Number.isFinite(sent)) {
-      this._clockOffset = this._heardAt - sent;
+      this._clockOffset = Date.now() - sent;
     }
     const last = this._state?.engine;
     if (state.engine?.state === 'starting' && last?.state !== 'starting') {
@@ -427,32 +341,10 @@ export class PanelModel {
     if (state.engine?.key && ['idle', 'running', 'stuck'].includes(state.engine.state)) {
       this._storeKey = state.engine.key; // of one that starts there is nothing to show yet
     }
-    if (!last || Date.now() - this._ackedAt >= HEARTBEAT_SECONDS * 1000) {
-      this._ackedAt = this._pingedAt = Date.now(); // as good as a ping; each costs two messages of the kernel
-      this.send('ack', { seq: state.seq });
-    }
     this._setPhase(phaseOf(state));
   }
 
-  private _answered(answer: { id: number; data: unknown; error: string }): void {
-    const asked = this._asked.get(answer.id);
-    if (!asked) {
-      return;
-    }
-    this._asked.delete(answer.id);
-    window.clearTimeout(asked.timer);
-    if (answer.error) {
-      asked.reject(new Error(answer.error));
-    } else {
-      asked.resolve(answer.data);
-    }
-  }
-
-  private _onClosed(turn: number): void {
-    if (turn !== this._turn) {
-      return;
-    }
-    this._channel = null;
+  private _onClosed(): void {
     this._state = null;
     this._history = [];
     this._setPhase('not-loaded');
@@ -460,11 +352,8 @@ export class PanelModel {
 
   private _tick(): void {
     const now = Date.now();
-    if (this._channel?.isOpen) {
-      if (now - this._pingedAt >= HEARTBEAT_SECONDS * 1000) {
-        this._pingedAt = now;
-        this.send('ping');
-      }
+    if (this._talk.isOpen) {
+      this._talk.keepAlive();
       this._checkAnswer();
     } else if (
       (this._phase === 'restarting' || this._phase === 'connecting') &&
@@ -497,10 +386,8 @@ export class PanelModel {
   }
 
   private _context: ISessionContext | null = null;
+  private _off: (() => void) | null = null;
   private _kernel: Kernel.IKernelConnection | null = null;
-  private _channel: Channel | null = null;
-  /** Counts attachments: what belongs to an earlier one is ignored. */
-  private _turn = 0;
   private _phase: Phase = 'no-kernel';
   private _state: IState | null = null;
   private _history: IStats[] = [];
@@ -510,18 +397,10 @@ export class PanelModel {
   private _goneAt = 0;
   private _replay: IReplay | null = null;
   private _storeKey = '';
-  private _askId = 0;
-  private _ackedAt = 0;
-  private readonly _asked = new Map<
-    number,
-    { resolve: (data: unknown) => void; reject: (error: Error) => void; timer: number }
-  >();
   private readonly _occupation = new Occupation(() => this._onOccupation());
-  private _heardAt = 0;
   private _waitSince = 0;
-  private _pingedAt = 0;
   private _disposed = false;
-  private readonly _client = UUID.uuid4();
+  private readonly _talk: Conversation;
   private readonly _ticker: number;
   private readonly _stateChanged = new Signal<this, void>(this);
   private readonly _logReceived = new Signal<this, string[]>(this);

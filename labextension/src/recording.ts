@@ -4,6 +4,8 @@
  * Bytes in, events out; no DOM, no store. Sizes are bounded before anything is inflated.
  */
 
+import type { TranslationBundle } from '@jupyterlab/translation';
+
 import { decode } from '../../sgnb/widgets/static/msgpack.js';
 
 const MAGIC = [0x89, 0x73, 0x67, 0x6e, 0x62, 0x0d, 0x0a, 0x1a];
@@ -24,26 +26,33 @@ export interface INumbered {
 /** A moment that events go on from, in the form of the engine's answer to `picture`. */
 export type Picture = Fields & { time: number; seq: number };
 
+/** A stretch without a hole, and the numbers of the events that are missing behind it. */
+export interface IPart {
+  picture: Picture | null;
+  events: INumbered[];
+  gap: { from: number; to: number } | null;
+}
+
 export interface IRecording {
   model: string;
   engine: string;
   /** The beginning; later ones stand in `parts`, behind events that are missing. */
   picture: Picture;
-  parts: { picture: Picture | null; events: INumbered[] }[];
+  parts: IPart[];
   events: INumbered[];
 }
 
 /** All of a recording up to its last whole frame. */
-export async function readRecording(bytes: Uint8Array): Promise<IRecording> {
+export async function readRecording(bytes: Uint8Array, trans: TranslationBundle): Promise<IRecording> {
   if (bytes.length < MAGIC.length + 3 || MAGIC.some((byte, index) => bytes[index] !== byte)) {
-    throw new RecordingError('This file is no recording of sgnb.');
+    throw new RecordingError(trans.__('This file is no recording of sgnb.'));
   }
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
   const start = MAGIC.length + 3 + bytes[MAGIC.length + 2];
   if (view.getUint16(MAGIC.length, true) !== FORMAT) {
     const version = new TextDecoder('ascii').decode(bytes.subarray(MAGIC.length + 3, start));
     throw new RecordingError(
-      `This recording was written by sgnb ${version.replace(/[^ -~]/g, '?')} and cannot be read.`
+      trans.__('This recording was written by sgnb %1 and cannot be read.', version.replace(/[^ -~]/g, '?'))
     );
   }
   const out: IParts = { header: {}, parts: [] };
@@ -53,21 +62,21 @@ export async function readRecording(bytes: Uint8Array): Promise<IRecording> {
     const crc = view.getUint32(at + 4, true);
     const deflated = bytes[at + 8];
     if (length > MAX_STORED_BYTES || deflated > 1) {
-      throw new RecordingError(`The recording is damaged at byte ${at}.`);
+      throw new RecordingError(trans.__('The recording is damaged at byte %1.', at));
     }
     const stored = bytes.subarray(at + 9, at + 9 + length);
     if (stored.length < length) {
       break; // it stops inside a frame: a crash, or a full disk
     }
     if (crc32(stored) !== crc) {
-      throw new RecordingError(`The recording is damaged at byte ${at}.`);
+      throw new RecordingError(trans.__('The recording is damaged at byte %1.', at));
     }
-    take(decode(deflated ? await inflate(stored) : stored) as Fields, out);
+    take(decode(deflated ? await inflate(stored, trans) : stored) as Fields, out);
     at += 9 + length;
   }
   const picture = out.parts[0]?.picture;
   if (!picture) {
-    throw new RecordingError('The recording holds no steps.');
+    throw new RecordingError(trans.__('The recording holds no steps.'));
   }
   const model = (out.header.model as Fields | undefined)?.model;
   return {
@@ -88,7 +97,10 @@ function take(item: Fields, out: IParts): void {
   if (item.t === 'header') {
     out.header = item;
   } else if (item.t === 'snapshot') {
-    out.parts.push({ picture: pictureOf(item), events: [] });
+    out.parts.push({ picture: pictureOf(item), events: [], gap: null });
+  } else if (item.t === 'gap' && out.parts.length) {
+    const gap = { from: Number(item.from_seq ?? 0), to: Number(item.to_seq ?? 0) };
+    out.parts[out.parts.length - 1].gap = gap;
   } else if (item.t === 'events' && out.parts.length) {
     out.parts[out.parts.length - 1].events.push(...((item.items as INumbered[] | undefined) ?? []));
   }
@@ -128,7 +140,7 @@ function pictureOf(snapshot: Fields): Picture {
   };
 }
 
-async function inflate(stored: Uint8Array): Promise<Uint8Array> {
+async function inflate(stored: Uint8Array, trans: TranslationBundle): Promise<Uint8Array> {
   const reader = new Blob([stored]).stream().pipeThrough(new DecompressionStream('deflate')).getReader();
   const parts: Uint8Array[] = [];
   let size = 0;
@@ -136,14 +148,14 @@ async function inflate(stored: Uint8Array): Promise<Uint8Array> {
     for (let part = await reader.read(); !part.done; part = await reader.read()) {
       size += part.value.length;
       if (size > MAX_FRAME_BYTES) {
-        throw new RecordingError('The recording is damaged: a frame is larger than any that sgnb writes.');
+        throw new RecordingError(trans.__('The recording is damaged: a frame is larger than any that sgnb writes.'));
       }
       parts.push(part.value);
     }
   } catch (error) {
     throw error instanceof RecordingError
       ? error
-      : new RecordingError('The recording is damaged: a frame cannot be inflated.');
+      : new RecordingError(trans.__('The recording is damaged: a frame cannot be inflated.'));
   }
   const whole = new Uint8Array(size);
   let at = 0;

@@ -4,6 +4,7 @@ import type { JupyterFrontEnd } from '@jupyterlab/application';
 import type { IDocumentManager } from '@jupyterlab/docmanager';
 import { FileDialog } from '@jupyterlab/filebrowser';
 import { PathExt } from '@jupyterlab/coreutils';
+import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { element } from './dom';
 import type { PanelModel } from './model';
@@ -16,7 +17,8 @@ export function recordingOpener(
   app: JupyterFrontEnd,
   manager: IDocumentManager | null,
   model: PanelModel,
-  player: ReplayPlayer
+  player: ReplayPlayer,
+  trans: TranslationBundle
 ): (path?: string) => Promise<void> {
   const open = async (name: string, bytes: () => Promise<Uint8Array>) => {
     try {
@@ -37,7 +39,7 @@ export function recordingOpener(
     if (manager) {
       const filter = (item: { type: string; name: string }) =>
         item.type === 'directory' || item.name.endsWith(SUFFIX) ? {} : null;
-      const answer = await FileDialog.getOpenFiles({ manager, filter });
+      const answer = await FileDialog.getOpenFiles({ manager, filter, title: trans.__('Open recording') });
       const chosen = answer.button.accept ? answer.value?.find(item => item.type !== 'directory') : null;
       return chosen ? fromServer(chosen.path) : undefined;
     }
@@ -49,7 +51,7 @@ export function recordingOpener(
       if (file && file.size <= MAX_BYTES) {
         void open(file.name, async () => new Uint8Array(await file.arrayBuffer()));
       } else if (file) {
-        model.say(`${file.name} is larger than 256 MB.`);
+        model.say(trans.__('%1 is larger than 256 MB.', file.name));
       }
     });
     input.click();

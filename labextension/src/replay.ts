@@ -6,7 +6,10 @@
 
 import { storeOf } from '../../sgnb/widgets/static/store.js';
 
+import type { TranslationBundle } from '@jupyterlab/translation';
+
 import type { PanelModel } from './model';
+import { formatCount } from './format';
 import { IRecording, readRecording } from './recording';
 import { perfettoOf } from './perfetto';
 
@@ -16,7 +19,10 @@ export const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10];
 const PIECE = 500;
 
 export class ReplayPlayer {
-  constructor(private readonly _model: PanelModel) {}
+  constructor(
+    private readonly _model: PanelModel,
+    private readonly _trans: TranslationBundle
+  ) {}
 
   /** Names the store of the opened recording; empty when none is open. */
   get key(): string {
@@ -25,7 +31,7 @@ export class ReplayPlayer {
 
   /** Read a file and show its beginning. Raises RecordingError. */
   async open(file: string, bytes: Uint8Array): Promise<void> {
-    const recording = await readRecording(bytes);
+    const recording = await readRecording(bytes, this._trans);
     this.close();
     const store = storeOf(`recording/${file}/${++this._opened}`);
     const end = recording.events.reduce((last, one) => Math.max(last, one.event.time), recording.picture.time);
@@ -34,11 +40,16 @@ export class ReplayPlayer {
     recording.parts.forEach(({ picture, events }, index) => {
       if (picture && index) {
         store.loadPart(picture);
+        store.replaying = { span: [recording.picture.time, end], file, end: true, trouble: '' };
       } else if (picture) {
         store.load(picture);
       }
       for (let at = 0; at < events.length; at += PIECE) {
-        store.feedEvents(events.slice(at, at + PIECE));
+        if (!store.feedEvents(events.slice(at, at + PIECE)) && store.replaying) {
+          // The next part, if there is one, has a picture of its own.
+          store.replaying.trouble = this._trans.__('events are missing after step %1', formatCount(store.step));
+          break;
+        }
       }
     });
     this._recording = recording;

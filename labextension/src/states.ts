@@ -6,8 +6,8 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { formatBytesOf, formatClock, formatCount, formatSpan } from './format';
-import type { IState, IStep } from './protocol';
+import { formatClock, formatCount, formatSpan } from './format';
+import type { IState } from './protocol';
 
 export type Phase =
   | 'no-kernel'
@@ -110,8 +110,8 @@ const GLYPHS: Partial<Record<Phase, string>> = {
   replay: '○'
 };
 
-/** Start steps in their order; an engine that reports others shows those by their own name. */
-const START_STEPS = ['process', 'tokenizer', 'weights', 'kv', 'graphs'];
+/** The kernel's sentence on an engine that takes no step; others may follow it. */
+const STUCK = /^No step for ([^.]*)\. ./;
 
 /** The phase that a state of the kernel puts the panel into. */
 export function phaseOf(state: IState): Phase {
@@ -352,65 +352,18 @@ function notOurs(facts: IFacts, trans: TranslationBundle): string {
 }
 
 /** Of "No step for 12 s, 3 requests running. The scheduler answers. …": the first sentence, as the engine's details. */
-export function sinceWhenStuck(trouble: string): string {
-  const found = /^No step for ([^.]*)\. ./.exec(trouble);
-  return found ? `no step for ${found[1]}` : '';
+export function sinceWhenStuck(trouble: string, trans: TranslationBundle): string {
+  const found = STUCK.exec(trouble);
+  return found ? trans.__('no step for %1', found[1]) : '';
 }
 
 function whoIsStuck(trouble: string): string {
-  return sinceWhenStuck(trouble) ? trouble.slice(trouble.indexOf('. ') + 2) : trouble;
+  return STUCK.test(trouble) ? trouble.slice(trouble.indexOf('. ') + 2) : trouble;
 }
 
 /** An error's sentence; the log lines that may follow it stand in the log. */
 function firstLine(text: string | undefined): string {
   return (text ?? '').split('\n', 1)[0];
-}
-
-export interface IStartRow {
-  state: 'done' | 'current' | 'waiting';
-  words: string;
-  time: string;
-}
-
-/** The steps of a start with their times, and the share that is done. */
-export function startRows(steps: readonly IStep[], trans: TranslationBundle): { rows: IStartRow[]; share: number } {
-  const given = steps.filter(step => step.step !== 'ready').map(step => step.step);
-  const wanted = START_STEPS.filter(name => name !== 'graphs' || given.includes(name));
-  const order = [...new Set([...wanted, ...given])];
-  const lastSeen = Math.max(-1, ...given.map(name => order.indexOf(name)));
-  let share = 0;
-  const rows = order.map((name, index): IStartRow => {
-    const step = steps.filter(item => item.step === name).pop();
-    const complete = step !== undefined && step.total > 0 && step.done >= step.total;
-    const done = complete || index < lastSeen;
-    const current = !done && index === lastSeen;
-    share += done ? 1 : current && step && step.total > 0 ? step.done / step.total : 0;
-    return {
-      state: done ? 'done' : current ? 'current' : 'waiting',
-      words: stepWords(name, step, current, trans),
-      time: step ? `${step.seconds.toFixed(1)} s` : ''
-    };
-  });
-  return { rows, share: share / Math.max(1, order.length) };
-}
-
-function stepWords(name: string, step: IStep | undefined, current: boolean, trans: TranslationBundle): string {
-  switch (name) {
-    case 'process':
-      return trans.__('process started');
-    case 'tokenizer':
-      return trans.__('tokenizer');
-    case 'weights':
-      return current && step && step.total > 1e6
-        ? trans.__('weights, %1', formatBytesOf(step.done, step.total))
-        : trans.__('weights');
-    case 'kv':
-      return trans.__('KV slots');
-    case 'graphs':
-      return trans.__('CUDA graphs, %1 of %2', step?.done ?? 0, step?.total ?? 0);
-    default:
-      return name;
-  }
 }
 
 /** The status bar's item; empty where no engine works. */

@@ -10,14 +10,19 @@ import { button, element, enable, link, setText, show } from './dom';
 import { formatCount } from './format';
 import type { IStats, IStep } from './protocol';
 import { Sparkline } from './sparkline';
-import { Action, IButton, IFacts, ILook, sinceWhenStuck, startRows } from './states';
+import { startRows } from './start_steps';
+import { Action, IButton, IFacts, ILook, sinceWhenStuck } from './states';
 
 const LOAD_LINE = '%load_ext sgnb';
 
 export class EngineSection {
   readonly node = element('section', 'sgnb-Panel-section');
 
-  constructor(trans: TranslationBundle, showMenu: (anchor: HTMLElement) => void) {
+  constructor(
+    private readonly _trans: TranslationBundle,
+    showMenu: (anchor: HTMLElement) => void
+  ) {
+    const trans = this._trans;
     this.node.setAttribute('aria-label', trans.__('Engine'));
     this._glyph.setAttribute('aria-hidden', 'true');
     this._menu.type = 'button';
@@ -40,7 +45,7 @@ export class EngineSection {
     setText(this._words, shown.words);
     setText(this._model, shown.model);
     show(this._model, shown.model !== '');
-    const stuck = facts.phase === 'stuck' ? sinceWhenStuck(facts.state?.engine?.trouble ?? '') : '';
+    const stuck = facts.phase === 'stuck' ? sinceWhenStuck(facts.state?.engine?.trouble ?? '', this._trans) : '';
     setText(this._details, stuck || shown.details);
     show(this._details, this._details.textContent !== '');
     show(this._menu, facts.phase !== 'replay');

@@ -21,7 +21,7 @@ import msgspec
 from sgnb.errors import RecordingError, SgnbError
 from sgnb.liveness import engine_command
 from sgnb.messages import Numbered
-from sgnb.recording import with_suffix
+from sgnb.recording import open_recording, with_suffix
 from sgnb.recording.perfetto import write_events
 
 FILE_VERBS = frozenset({"record", "perfetto", "compare", "compared"})
@@ -180,6 +180,20 @@ class _Job:
         self.state = "failed"
 
 
+def _part_of(path: Path, args: Mapping[str, Any]) -> list[str]:
+    """The simulator's options for the part that the page shows, ``from`` to ``to`` in seconds of the engine's clock."""
+    start, end = args.get("from"), args.get("to")
+    if start is None or end is None:
+        return []
+    first = open_recording(path).snapshot().time
+    since, until = max(0.0, float(start) - first), float(end) - first
+    if until <= since:
+        raise RecordingError(
+            f"{_shown(path)} began after what is in view.", hint="Move there, or compare the whole recording."
+        )
+    return ["--from", f"{since:.6f}", "--to", f"{until:.6f}"]
+
+
 class _Jobs:
     """The comparisons of this kernel; the newest few are kept."""
 
@@ -189,7 +203,7 @@ class _Jobs:
 
     def start(self, path: Path, args: Mapping[str, Any]) -> str:
         """Begin one on the recording ``path``; its number."""
-        command = engine_command(["simulate", str(path), "--json"])
+        command = engine_command(["simulate", str(path), "--json", *_part_of(path, args)])
         policies = [str(name) for name in args.get("policies", [])]
         chunks = [int(size) for size in args.get("chunks", [])]
         if policies:

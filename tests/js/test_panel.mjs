@@ -1,11 +1,13 @@
 // The side panel's words in every state of ui.md section 8, and how it reads the kernel's messages.
 
 import assert from "node:assert/strict";
-import { register } from "node:module";
+import { readdirSync, readFileSync } from "node:fs";
+import { createRequire, register } from "node:module";
 import { test } from "node:test";
 
 register("./ts_loader.mjs", import.meta.url);
-const { announcement, look, phaseOf, startRows, statusWords } = await import("../../labextension/src/states.ts");
+const { announcement, look, phaseOf, statusWords } = await import("../../labextension/src/states.ts");
+const { startRows } = await import("../../labextension/src/start_steps.ts");
 const { readAnswer, readKnobs, readLog, readMarks, readState, readView } = await import("../../labextension/src/protocol.ts");
 const { formatCount, formatSpan, shortLogLine } = await import("../../labextension/src/format.ts");
 
@@ -194,4 +196,30 @@ test("numbers, spans and log lines", () => {
   assert.deepEqual([3.14, 41, 2460, 7500].map(formatSpan), ["3.1 s", "41 s", "41 min", "2 h 5 min"]);
   assert.equal(shortLogLine("2026-11-29 10:41:09,123 77 WARNING short of slots"), "10:41:09 ▲ short of slots");
   assert.equal(shortLogLine("plain"), "plain");
+});
+
+test("whatever the panel says goes through the translation", () => {
+  const ts = createRequire(new URL("../../labextension/package.json", import.meta.url))("typescript");
+  const folder = new URL("../../labextension/src/", import.meta.url);
+  // Not for readers of the panel: Perfetto's names, what describes a command's arguments and the plugin to programs.
+  const exempt = new Set(["perfetto.ts"]);
+  const inside = (node, test) => {
+    for (let above = node.parent; above; above = above.parent) if (test(above)) return true;
+    return false;
+  };
+  const translated = node => ts.isCallExpression(node) && /(^|\.)(__|_n)$/.test(node.expression.getText());
+  const apart = node =>
+    (ts.isPropertyAssignment(node) && ["description", "describedBy"].includes(node.name.getText())) ||
+    (ts.isCallExpression(node) && (/^(console|text)\b/.test(node.expression.getText()) || ts.isImportDeclaration(node)));
+  const found = [];
+  for (const name of readdirSync(folder).filter(one => one.endsWith(".ts") && !one.endsWith(".d.ts") && !exempt.has(one))) {
+    const source = ts.createSourceFile(name, readFileSync(new URL(name, folder), "utf8"), ts.ScriptTarget.ES2022, true);
+    const visit = node => {
+      const text = ts.isStringLiteral(node) || ts.isNoSubstitutionTemplateLiteral(node) ? node.text : ts.isTemplateHead(node) ? node.text : "";
+      if (/^[A-Z][a-z]+[ .,:…]/.test(text) && !inside(node, translated) && !inside(node, apart)) found.push(`${name}: ${text}`);
+      ts.forEachChild(node, visit);
+    };
+    visit(source);
+  }
+  assert.deepEqual(found, []);
 });

@@ -5,6 +5,7 @@ import test from "node:test";
 
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { burstStart, columnsOf, lanesIn, percentile, ratesOf, ticksOf, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";
+import { barsOf } from "../../sgnb/widgets/static/timeline_overview.js";
 import { runsOf } from "../../sgnb/widgets/static/timeline_steps.js";
 import { aheadWords, decisionsOf, endWord, failedWords, knobWords, modesWords, placeOf, plain, policyAt, rowWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
 import { Script } from "./scenario.mjs";
@@ -217,8 +218,11 @@ test("columns hold the mean of their steps, and all tokens of the window", () =>
   assert.equal(runs[2].x + runs[2].wide, columns.at(-1).end);
   const gap = [{ x: 0, end: 2, prefill: 0, decode: 4 }, { x: 10, end: 12, prefill: 0, decode: 4 }];
   assert.equal(runsOf(gap, 20).length, 2, "the model was idle between them");
-  const rates = ratesOf(index, from - 1, to + 1, 50);
-  assert.ok(Math.abs(rates.reduce((sum, rate) => sum + rate * ((to - from + 2) / 50), 0) - all) < 1e-6);
+  const { prefill, decode } = ratesOf(index, from - 1, to + 1, 50);
+  const whole = rates => rates.reduce((sum, rate) => sum + rate * ((to - from + 2) / 50), 0);
+  assert.ok(Math.abs(whole(prefill) - index.steps.reduce((sum, step) => sum + step.prefill, 0)) < 1e-6);
+  assert.ok(Math.abs(whole(prefill) + whole(decode) - all) < 1e-6);
+  assert.deepEqual(barsOf(new Float64Array([0, 30, 0]), new Float64Array([0, 70, 25]), 20), [{ high: 0, low: 0 }, { high: 20, low: 14 }, { high: 10, low: 10 }]);
 });
 
 test("ticks stand apart and are round", () => {

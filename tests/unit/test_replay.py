@@ -25,6 +25,7 @@ from sgnb.widgets.engine_view import EngineView
 from sgnb.widgets.replay import NodeTexts, RecordedEngine, messages_of, picture_of
 from sgnb.widgets.telemetry import feed_of
 
+PERFETTO = Path(__file__).parents[1] / "js" / "perfetto_dump.mjs"
 DUMP = Path(__file__).parents[1] / "js" / "replay_dump.mjs"
 
 
@@ -93,6 +94,27 @@ def test_the_page_shows_what_python_computes_at_any_moment(recording: sgnb.Recor
     assert page["replaying"]["end"] and page["seq"] == max(n.seq for n in recording.events())
 
 
+def same_export(recording: sgnb.Recording) -> list[dict[str, Any]]:
+    """The trace events for Perfetto, after comparing the side panel's with Python's, to a hundredth of a microsecond."""
+    done = subprocess.run(
+        ["node", str(PERFETTO), str(recording.path)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["traceEvents"]
+    expected = recording.to_perfetto()
+    assert isinstance(expected, dict)
+    for mine, own in zip(found, expected["traceEvents"], strict=True):
+        for moved in ("ts", "dur"):
+            assert mine.pop(moved, 0) == pytest.approx(own.pop(moved, 0), abs=0.01)
+        assert mine == own
+    return list(expected["traceEvents"])
+
+
+def test_the_panel_exports_what_python_exports(recording: sgnb.Recording) -> None:
+    kinds = {event["name"].split()[0] for event in same_export(recording) if event["ph"] == "X"}
+    assert {"waiting", "prefill", "score", "decode", "extend", "schedule", "forward"} <= kinds
+
+
 def test_after_a_gap_it_goes_on_from_the_next_snapshot(tmp_path: Path) -> None:
     rig = busy(tmp_path / "whole.sgnb", seed=3)
     rig.save()
@@ -122,6 +144,8 @@ def test_after_a_gap_it_goes_on_from_the_next_snapshot(tmp_path: Path) -> None:
     assert page["span"][0] == first.time
     moment = recording.state_at(float("inf"))
     assert [row[0] for row in page["moments"][1]["nodes"]] == sorted(moment.nodes)
+    names = {event["name"] for event in same_export(recording)}
+    assert f"events {first.seq + 1} to {second.seq} are missing" in names
 
 
 def test_nodes_have_the_text_the_engine_would_give(rig: RecordedRig, recording: sgnb.Recording) -> None:
@@ -239,6 +263,27 @@ def test_settings_are_compared_on_the_recording(recording: sgnb.Recording) -> No
         time.sleep(0.1)
     assert done["state"] == "failed" and "no-such" in done["error"]
     assert "not known" in page.ask("compared", job="none")["error"]
+
+
+def test_a_part_of_the_recording_is_compared(recording: sgnb.Recording) -> None:
+    page = Page(RecordedEngine(recording))
+    first, last = recording.span()
+
+    def compared(start: float, end: float) -> dict[str, Any]:
+        job = page.ask("compare", policies=["lpm"], chunks=[], **{"from": start, "to": end})["data"]["job"]
+        while (done := page.ask("compared", job=job)["data"])["state"] == "running":
+            time.sleep(0.05)
+        assert done["state"] == "done", done
+        return dict(done["settings"][0])
+
+    queued = sorted(e.event.time for e in recording.events() if getattr(e.event, "state", "") == "queued")
+    before = max(range(1, len(queued)), key=lambda place: queued[place] - queued[place - 1])
+    middle = (queued[before - 1] + queued[before]) / 2  # in the widest gap
+    begun, rest = compared(first, middle), compared(middle, last + 1)
+    assert begun["requests"] == before
+    assert begun["requests"] + rest["requests"] == len(queued)
+    answer = page.ask("compare", policies=["lpm"], chunks=[], **{"from": first - 20, "to": first - 10})
+    assert "began after what is in view" in answer["error"]
 
 
 def test_replay_gives_the_three_views_and_their_static_form(

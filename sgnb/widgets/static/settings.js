@@ -1,11 +1,16 @@
-// The reader's settings, as JupyterLab gives them to the page (labextension/src/settings.ts); elsewhere there are none.
+// The user's settings, for every view of a page. JupyterLab's panel publishes them (labextension/src/settings.ts); where there
+// is no panel, these defaults hold. Fonts and the legend are style alone and stand on the body.
+//
+//   settings()              {shade, historyMinutes, textFont, showWhitespace, legend} as they are now
+//   const off = onSettings(listener)
 
-/** `{shade, showWhitespace, …}`; empty outside of Lab. */
+const DEFAULTS = { shade: "none", historyMinutes: 10, textFont: "code", showWhitespace: false, legend: true };
+
 export function settings() {
-  return globalThis[Symbol.for("sgnb.settings")] ?? {};
+  return { ...DEFAULTS, ...globalThis[Symbol.for("sgnb.settings")] };
 }
 
-/** Call `listener` when they change; returns the function that ends it. */
+/** Call `listener` after each change; returns how to stop that. */
 export function onSettings(listener) {
   document.addEventListener("sgnb-settings", listener);
   return () => document.removeEventListener("sgnb-settings", listener);

@@ -102,7 +102,13 @@ export function actsBar(store, { say, window: windowOf }) {
         const policies = boxes.filter(box => box.checked).map(box => box.value);
         const chunks = chunk.value.split(",").map(Number).filter(Number.isInteger).filter(Boolean);
         if (!policies.length) return tell("Choose at least one policy.", { trouble: true });
-        return store.ask("compare", { policies, chunks }).then(({ job }) => {
+        const { from, to } = windowOf();
+        const part = what.value === "view" ? { from, to } : {};
+        const inside = record => record.queued >= from && record.queued <= to;
+        if (what.value === "view" && ![...store.history.requests.values()].some(inside)) {
+          return tell("No request was asked in what is in view. Zoom out, or compare the whole recording.", { trouble: true });
+        }
+        return store.ask("compare", { policies, chunks, ...part }).then(({ job }) => {
           shut();
           acts.job = job;
           wait(performance.now());
@@ -110,8 +116,9 @@ export function actsBar(store, { say, window: windowOf }) {
       };
       const chunk = input("Chunk sizes", "", begin);
       chunk.placeholder = "64,512";
+      const what = el("select", "sgnb-select", { "aria-label": "What to simulate" }, el("option", "", { value: "view" }, "what is in view"), el("option", "", { value: "all" }, "all"));
       return [
-        el("span", "", {}, "Simulate ", el("b", "", {}, acts.file || "this recording"), " under "),
+        el("span", "", {}, "Simulate ", what, " of ", el("b", "", {}, acts.file || "this recording"), " under "),
         ...boxes.map((box, i) => el("label", "", {}, box, ` ${POLICIES[i]}`)),
         el("label", "", {}, "chunk ", chunk),
         submit("Compare", begin),

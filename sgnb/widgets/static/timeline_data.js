@@ -12,7 +12,7 @@ export class TimelineIndex {
     this.history = history;
     this.steps = []; // {step, mode, time, planFrom, from, computed, sampled, to, prefill, decode, requests, event, gaps, since}
     this.lanes = new Map(); // rid → {rid, pieces, waits, token, tokenAt}: place and time of its last token
-    this.bins = new Map(); // tenth of a second → tokens computed
+    this.bins = new Map(); // tenth of a second → tokens computed: {prefill, decode}
     this.base = 0; // steps cut off so far: step i of `steps` has the place base + i
     this.version = 0;
   }
@@ -67,7 +67,10 @@ export class TimelineIndex {
     }
     for (const note of event.notes ?? []) if (note.what === "deferred") this._wait(note, step);
     const bin = Math.floor(from * TENTH);
-    this.bins.set(bin, (this.bins.get(bin) ?? 0) + step.prefill + step.decode);
+    let tokens = this.bins.get(bin);
+    if (!tokens) this.bins.set(bin, (tokens = { prefill: 0, decode: 0 }));
+    tokens.prefill += step.prefill;
+    tokens.decode += step.decode;
   }
 
   _lane(rid) {
@@ -190,18 +193,21 @@ export function columnsOf(index, from, to, plot, width = 2) {
   return out;
 }
 
-/** Tokens a second in bars over [from, to]: `count` of them. */
+/** Tokens a second in bars over [from, to], `count` of them: {prefill, decode}. */
 export function ratesOf(index, from, to, count) {
   const each = (to - from) / count;
-  const out = new Float64Array(count);
+  const prefill = new Float64Array(count);
+  const decode = new Float64Array(count);
   const first = Math.floor(from * TENTH);
   for (let bin = first; bin <= to * TENTH; bin++) {
     const tokens = index.bins.get(bin);
     if (!tokens) continue;
     const place = Math.floor((bin / TENTH - from) / each);
-    if (place >= 0 && place < count) out[place] += tokens / each;
+    if (place < 0 || place >= count) continue;
+    prefill[place] += tokens.prefill / each;
+    decode[place] += tokens.decode / each;
   }
-  return out;
+  return { prefill, decode };
 }
 
 /** Ticks at least `apart` px apart: {step, times}. */

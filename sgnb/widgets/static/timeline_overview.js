@@ -14,12 +14,13 @@ export function drawOverview(context, c, g, { index, figures, window, slots, end
   context.fillRect(g.left, top, g.width, bars);
   context.globalAlpha = 1;
   const each = 4;
-  const rates = ratesOf(index, g.from, g.to, Math.max(1, Math.floor(g.width / each))).map(Math.sqrt);
-  const most = Math.max(1, ...rates);
+  const { prefill, decode } = ratesOf(index, g.from, g.to, Math.max(1, Math.floor(g.width / each)));
+  const boxes = barsOf(prefill, decode, bars - 2);
+  const foot = top + bars;
   context.fillStyle = c.decode;
-  rates.forEach((rate, i) => {
-    if (rate) context.fillRect(g.left + i * each, top + bars - Math.max(1, (rate / most) * (bars - 2)), each - 1, Math.max(1, (rate / most) * (bars - 2)));
-  });
+  boxes.forEach(({ high, low }, i) => low && context.fillRect(g.left + i * each, foot - low, each - 1, low));
+  context.fillStyle = c.prefill;
+  boxes.forEach(({ high, low }, i) => high > low && context.fillRect(g.left + i * each, foot - high, each - 1, high - low));
   clip(context, g, height);
   context.strokeStyle = c.locked;
   context.lineWidth = 1.5;
@@ -59,9 +60,23 @@ export function drawOverview(context, c, g, { index, figures, window, slots, end
   overviewKey(context, c, g, top);
 }
 
+/** Heights in px for each bar: of all its tokens, and of the part that was decoded. The whole bar is on a square root. */
+export function barsOf(prefill, decode, room) {
+  const all = prefill.map((rate, i) => Math.sqrt(rate + decode[i]));
+  const most = all.reduce((high, rate) => Math.max(high, rate), 1);
+  return Array.from(all, (rate, i) => {
+    const high = rate ? Math.max(1, (rate / most) * room) : 0;
+    return { high, low: rate ? (high * decode[i]) / (prefill[i] + decode[i]) : 0 };
+  });
+}
+
 function overviewKey(context, c, g, top) {
-  context.fillStyle = c.decode;
-  if (g.left > 100) context.fillRect(g.left - 102, top + 7, 8, 8);
+  if (g.left > 100) {
+    context.fillStyle = c.decode;
+    context.fillRect(g.left - 102, top + 11, 8, 5);
+    context.fillStyle = c.prefill;
+    context.fillRect(g.left - 102, top + 6, 8, 5);
+  }
   label(context, c, g, "tokens/s (√)", top + 11);
   if (g.left > 100) {
     context.strokeStyle = c.locked;

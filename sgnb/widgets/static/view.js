@@ -12,6 +12,7 @@
 
 import { emptyNode, emptyState, helpDialog, liveRegion, playheadBar, tooltip } from "./controls.js";
 import { el, fill, setText } from "./dom.js";
+import { onSettings } from "./settings.js";
 
 const DETAILS_EVERY = 250;
 
@@ -77,7 +78,7 @@ export class View {
     this._help = helpDialog(host);
     this.build();
     host.addEventListener("keydown", event => this._key(event));
-    this._offs.push(store.subscribe(what => this._told(what)));
+    this._offs.push(store.subscribe(what => this._told(what)), onSettings(() => this.changed()));
     this._watch();
   }
 
