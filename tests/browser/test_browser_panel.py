@@ -233,7 +233,7 @@ def test_panel_answers_beside_a_running_cell_and_after_a_reload(lab: Any, script
     lab.open_panel()
     first = int(lab.panel_state("running").get_attribute("data-seq"))
     lab.page.reload()
-    lab.page.locator("#jp-main-dock-panel").wait_for()
+    lab.ready()  # until then the layout may still open the panel itself
     lab.open_panel()
     # The cell still sleeps: a new state now came over a subshell.
     again = lab.panel_state("running")
@@ -366,7 +366,7 @@ def test_panel_is_right_after_a_switch_of_kernels_a_reload_and_a_restart(lab: An
     times["attach to a busy kernel"] = lab.page.evaluate(TIMED, [["attach"], "running"])
 
     lab.page.reload()
-    lab.page.locator("#jp-main-dock-panel").wait_for()
+    lab.ready()  # until then the layout may still open the panel itself
     lab.open_panel()
     lab.panel_state("running")
     times["reload, from the page's first byte"] = lab.page.evaluate("() => performance.now()")
