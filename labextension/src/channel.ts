@@ -10,7 +10,7 @@ import { Kernel, KernelMessage } from '@jupyterlab/services';
 import type { JSONObject } from '@lumino/coreutils';
 
 const INFO_TIMEOUT_MS = 400;
-const CONTROL_TIMEOUT_MS = 5000;
+const CONTROL_TIMEOUT_MS = 10_000;
 const SUBSHELL_TIMEOUT_MS = 3000;
 
 /** What newer JupyterLabs add to comms and kernels, absent from their interfaces. */

@@ -296,7 +296,8 @@ export class PanelModel {
     }
   }
 
-  private async _attach(): Promise<void> {
+  /** Begin to talk with the kernel; `again`: after a silence, and what is shown stays. */
+  private async _attach(again = false): Promise<void> {
     const kernel = this._kernel;
     this._talk.close();
     if (!kernel || kernel.isDisposed || !kernel.handleComms) {
@@ -304,7 +305,7 @@ export class PanelModel {
     }
     this._kernelFollowed.emit();
     this._waitSince = Date.now();
-    if (this._phase !== 'restarting') {
+    if (this._phase !== 'restarting' && !(again && this._phase === 'busy')) {
       this._setPhase('connecting');
     }
     if (await this._talk.open(kernel)) {
@@ -320,8 +321,9 @@ export class PanelModel {
     }
     if (this._occupation.mayBeTaken) {
       this._setPhase('busy');
-    } else if (silence > SILENCE_LIMIT_MS) {
-      void this._attach();
+    }
+    if (silence > SILENCE_LIMIT_MS && !this._occupation.isTaken) {
+      void this._attach(true); // a kernel of which nothing is known may have a subshell to give now
     }
   }
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import nbformat
 import pytest
-from conftest import RESULTS
 
 SETUP = """
 import time, json
@@ -317,71 +316,4 @@ def test_restart_of_the_kernel_is_seen(lab: Any, script: str) -> None:
     lab.page.get_by_role("dialog").get_by_role("button", name="Confirm Kernel Restart").click()
     lab.panel_state("not-loaded")
     assert "restarting" in lab.page.evaluate("() => window.sgnbSeen")
-    lab.check_clean()
-
-
-# Milliseconds from `act` until the panel is in `state`, by the page's clock.
-TIMED = """async ([act, state]) => {
-  const context = window.jupyterapp.shell.currentWidget.sessionContext;
-  const content = document.querySelector('.sgnb-Panel-content');
-  const began = performance.now();
-  let left = content.dataset.state !== state;
-  const done = new Promise(resolve => {
-    const look = () => {
-      left ||= content.dataset.state !== state;
-      if (left && content.dataset.state === state) resolve(performance.now() - began);
-    };
-    new MutationObserver(look).observe(content, {attributeFilter: ['data-state', 'data-seq']});
-  });
-  await ({
-    attach: () => window.jupyterapp.commands.execute('sgnb:reconnect'),
-    change: arg => context.changeKernel(arg),
-    restart: () => context.restartKernel(),
-  })[act[0]](act[1]);
-  return await done;
-}"""
-# A second kernel beside the notebook's, where the same engine of the script runs; its id.
-OTHER_KERNEL = """async code => {
-  const kernel = await window.jupyterapp.serviceManager.kernels.startNew({name: 'python3'});
-  await kernel.requestExecute({code}).done;
-  const {id} = kernel;
-  kernel.dispose();
-  return id;
-}"""
-
-
-def test_panel_is_right_after_a_switch_of_kernels_a_reload_and_a_restart(lab: Any, script: str) -> None:
-    """Each moment's time goes to ``test-results/panel-times.json``; what must hold here is the state alone."""
-    times: dict[str, float] = {}
-    lab.open(script)
-    lab.open_panel()
-    lab.panel_state("not-loaded")
-    lab.run_cell(0)
-    lab.cell_done(0)
-    lab.run_cell(3)
-    lab.cell_done(3)
-    lab.panel_state("running")
-    lab.run_cell(6)
-    lab.cell(6).locator(".jp-OutputArea-output", has_text="asleep").wait_for()
-    times["attach to a busy kernel"] = lab.page.evaluate(TIMED, [["attach"], "running"])
-
-    lab.page.reload()
-    lab.ready()  # until then the layout may still open the panel itself
-    lab.open_panel()
-    lab.panel_state("running")
-    times["reload, from the page's first byte"] = lab.page.evaluate("() => performance.now()")
-
-    code = f"{SETUP}\nsay(state='idle', since=time.time(), stats={STATS!r}, **{READY!r})"
-    other = lab.page.evaluate(OTHER_KERNEL, code)
-    lab.page.wait_for_function(f"() => {KERNEL}?.id")
-    times["switch to another kernel"] = lab.page.evaluate(TIMED, [["change", {"id": other}], "running"])
-    assert lab.page.evaluate(f"() => {KERNEL}.id") == other
-    assert "smollm2-135m-instruct" in lab.panel.inner_text(), "the other kernel's engine"
-    fresh = lab.page.evaluate(TIMED, [["change", {"name": "python3"}], "not-loaded"])
-    times["switch to a fresh kernel, its start included"] = fresh
-    assert lab.page.evaluate(f"() => {KERNEL}.id") != other
-    assert "smollm2-135m-instruct" not in lab.panel.inner_text()
-    times["restart, the kernel's start included"] = lab.page.evaluate(TIMED, [["restart"], "not-loaded"])
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "panel-times.json").write_text(json.dumps(times, indent=1))
     lab.check_clean()
