@@ -11,6 +11,7 @@ from tiny_models import FAMILIES, Driver, make_tiny
 from sgnb.config import EngineArgs
 from sgnb.engine import model_store
 from sgnb.engine.mem_cache.memory_pool import choose_slots
+from sgnb.engine.model_executor.drivers import is_out_of_memory
 from sgnb.engine.model_executor.model_runner import create_runner
 from sgnb.engine.model_executor.threads import ThreadChooser
 from sgnb.engine.model_executor.torch_runner import TorchRunner
@@ -365,3 +366,11 @@ def test_thread_count_follows_the_faster_one(monkeypatch):
         before = len(set_to)
         run(pinned, {1: 1.0, 2: 1.0}, 5)
         assert len(set_to) == before
+
+
+def test_F3_what_torch_raises_without_memory_is_known_as_that():
+    """Its words are all that tells a CPU's want of memory from another fault."""
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 46, dtype=torch.float32)
+    assert is_out_of_memory(caught.value), caught.value
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
