@@ -194,7 +194,11 @@ class TraceBuilder {
     this._slice(STEPS, SCHEDULER, `${words(event.mode)} ${step}`, begin, end, {
       rows: rows.length,
       tokens: rows.reduce((sum, row) => sum + num(row.tokens), 0),
-      notes: list(event.notes).map(note => `${words(note.rid)} ${words(note.what)}: ${words(note.reason)}`)
+      notes: list(event.notes).map(note =>
+        note.what === 'evicted'
+          ? `evicted for ${words(note.rid)}: ${words(note.reason)}`
+          : `${words(note.rid)} ${words(note.what)}: ${words(note.reason)}`
+      )
     });
     this._slice(STEPS, SCHEDULER, 'forward', begin, computed, {});
     this._slice(STEPS, SCHEDULER, 'sample', computed, sampled, {});

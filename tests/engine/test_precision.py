@@ -48,7 +48,9 @@ GAP = 0.05
 YARD = 5
 CPU = torch.device("cpu")
 
-pytestmark = pytest.mark.skipif(not packs(CPU), reason="torch without oneDNN has no bf16 products to test")
+pytestmark = pytest.mark.skipif(
+    not packs(CPU), reason="this CPU, or this build of torch, has no bf16 products to test"
+)
 
 
 @dataclass

@@ -37,8 +37,13 @@ class Precision(IntEnum):
 
 
 def packs(device: torch.device) -> bool:
-    """Whether bf16 products go through oneDNN's packed form, which all of this rests on."""
-    return device.type == "cpu" and bool(torch._C._has_mkldnn)
+    """Whether bf16 products go through oneDNN's packed form, which all of this rests on: it needs a CPU with AVX-512."""
+    return device.type == "cpu" and has_bf16()
+
+
+def has_bf16() -> bool:
+    """Whether oneDNN multiplies bf16 on this CPU."""
+    return bool(torch._C._has_mkldnn) and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def choose_precision(spans: Sequence[RowSpan], dtype: torch.dtype, device: torch.device) -> Precision:

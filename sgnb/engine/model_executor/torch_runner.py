@@ -23,6 +23,7 @@ from sgnb.engine.model_executor.precision import (
     SETTLED_ROWS,
     Precision,
     choose_precision,
+    has_bf16,
     packs,
 )
 from sgnb.engine.model_executor.threads import ThreadChooser
@@ -60,9 +61,11 @@ def choose_dtype(args: EngineArgs, device: torch.device) -> tuple[torch.dtype, s
         return torch.float32, ""
     if args.dtype == "float16" and device.type == "cpu":
         raise EngineStartError("dtype float16 needs a GPU", hint="Use bfloat16 or float32 on a CPU.")
+    native = device.type == "cuda" or has_bf16()
     if args.dtype != "auto":
-        return _DTYPES[args.dtype], ""
-    if device.type == "cuda" or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        slow = args.dtype == "bfloat16" and not native
+        return _DTYPES[args.dtype], "this CPU has no bf16 instructions: float32 is faster" if slow else ""
+    if native:
         return torch.bfloat16, ""
     return torch.float32, "this CPU has no bf16 instructions: float32 is used"
 

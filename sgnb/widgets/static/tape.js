@@ -23,6 +23,7 @@ export class Tape {
     this.history = new History();
     this._held = []; // {first, last, time, bytes | events, size}
     this._heldBytes = 0;
+    this._cut = false; // events behind the first point were let go
     this._points = []; // {seq, time, state | change, weight}
     this._pointBytes = 0;
     this._wholeAt = -Infinity;
@@ -33,6 +34,7 @@ export class Tape {
 
   /** The oldest moment that can be shown. */
   get oldest() {
+    if (!this._cut) return this._points[0]?.time ?? this.live.time; // a part of a recording may have no event at all
     const first = this._held[0]?.first ?? 0;
     return this._points[lastBefore(this._points, point => point.seq + 1 < first) + 1]?.time ?? this.live.time;
   }
@@ -108,6 +110,7 @@ export class Tape {
     let cut = 0;
     for (; cut < this._held.length - 1 && (this._heldBytes > most || this._held[cut].time < oldest); cut++) this._heldBytes -= this._held[cut].size;
     if (!cut) return;
+    this._cut = true;
     this._held.splice(0, cut);
     // What leads to the first event that is kept stays: a whole copy, and the changes that lie on it.
     const first = this._points.findLastIndex(point => point.state && point.seq < this._held[0].first);
