@@ -7,7 +7,6 @@ engine. Asks the engine for the static form when the view is shown, and only the
 from __future__ import annotations
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,7 @@ from sgnb.runtime.state import State
 from sgnb.widgets import tables
 from sgnb.widgets.engine_view import TITLES, EngineView
 from sgnb.widgets.graph_progress import GraphProgress
+from sgnb.widgets.output import display_mode
 from sgnb.widgets.replay import RecordedEngine, last_picture
 
 _PATIENCE = 5.0
@@ -171,7 +171,9 @@ def view(
 
 
 def _live() -> bool:
-    return os.environ.get("SGNB_DISPLAY", "").lower() != "static"
+    from IPython.core.getipython import get_ipython  # noqa: PLC0415  only a notebook displays
+
+    return display_mode(get_ipython()) != "static"
 
 
 def _view(kind: str, engine: Engine | None, make: Callable[[Engine], tables.Table]) -> EngineView:

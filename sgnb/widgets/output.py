@@ -47,10 +47,19 @@ class CellOutput(Protocol):
 
 
 def display_mode(shell: Any) -> str:
-    """``static`` (``SGNB_DISPLAY=static``), ``widget`` in a kernel, else ``terminal``."""
-    if getattr(shell, "kernel", None) is None:
+    """``terminal`` without a kernel; in one what ``SGNB_DISPLAY`` says (``static`` or ``widget``), else what can be shown.
+
+    A notebook that runs from top to bottom without anybody there (nbconvert --execute, nbclient, papermill) has no page: a
+    widget's view would only stand in the way of the HTML, as exporters prefer it and have no scripts to draw it. Such a
+    client says that it answers no input; each front end with a page says that it does.
+    """
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None:
         return "terminal"
-    return "static" if os.environ.get("SGNB_DISPLAY", "").lower() == "static" else "widget"
+    asked = os.environ.get("SGNB_DISPLAY", "").lower()
+    if asked in ("static", "widget"):
+        return asked
+    return "widget" if getattr(kernel, "_allow_stdin", True) else "static"
 
 
 def open_output(shell: Any, *, background: bool) -> CellOutput:

@@ -269,7 +269,7 @@ def test_B171_the_same_cell_has_one_widget(shared: Kernel) -> None:
     def run() -> None:
         message = shared.client.session.msg(
             "execute_request",
-            {"code": '%%sgl\ns += gen("x")', "silent": False, "store_history": True, "allow_stdin": False},
+            {"code": '%%sgl\ns += gen("x")', "silent": False, "store_history": True, "allow_stdin": True},
             metadata={"cellId": "a-cell"},
         )
         shared.client.shell_channel.send(message)

@@ -17,12 +17,14 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbconvert import HTMLExporter
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 ON_A_STUB = {"scheduler"}
 """Notebooks about the engine itself: an engine of their own without a model, so there is nothing to hesitate between."""
 CELL_SECONDS = 180
+TAG = re.compile("<[^>]*>")
 LEAST_GAP = 1e-3
 
 SPY = """
@@ -79,7 +81,7 @@ def test_notebook_is_stored_clean(path: Path) -> None:
 
 def test_model_never_hesitates_and_all_run_with_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SGNB_DETERMINISTIC", "1")
-    monkeypatch.delenv("SGNB_DISPLAY", raising=False)
+    monkeypatch.setenv("SGNB_DISPLAY", "widget")  # as a page would have it
     cells = [nbformat.v4.new_code_cell(SPY)]
     with_model = [path for path in NOTEBOOKS if path.stem not in ON_A_STUB]
     for path in with_model:
@@ -105,10 +107,32 @@ def test_model_never_hesitates_and_all_run_with_widgets(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("name", sorted(ON_A_STUB))
 def test_notebook_on_a_stub_runs_with_widgets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SGNB_DISPLAY", raising=False)
+    monkeypatch.setenv("SGNB_DISPLAY", "widget")  # as a page would have it
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3").execute()
     assert has_widgets(notebook)
+
+
+def test_a_notebook_run_with_no_page_keeps_what_every_reader_can_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """nbconvert --execute --to html: exporters prefer a widget's view, and have no script of it."""
+    monkeypatch.delenv("SGNB_DISPLAY", raising=False)
+    cells = [
+        "%load_ext sgnb\n%sgl launch --runner stub",
+        "%%sgl\ns += 'abc' + gen('x', max_tokens=4, ignore_eos=True)",
+        "%sgl view tree",
+        "%sgl view kv",
+        "%sgl view timeline",
+        "%sgl stop",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3").execute()
+    page, _ = HTMLExporter().from_notebook_node(notebook)
+    assert "application/vnd.jupyter.widget-view+json" not in page
+    for cell in notebook.cells[1:5]:
+        (html,) = [output.data["text/html"] for output in cell.outputs if "data" in output]
+        assert "".join(TAG.split(html)) in "".join(TAG.split(page)), "the exporter writes tags in its own way"
 
 
 def has_widgets(notebook: nbformat.NotebookNode) -> bool:
