@@ -92,6 +92,7 @@ class SglFunction:
         self.num_api_spec_tokens = num_api_spec_tokens
         self.bind_arguments = dict(bound or {})
         self.arg_names = list(inspect.signature(func).parameters)
+        self.own_names = own_names(func)
         if not self.arg_names:
             raise ProgramError(
                 f"{func.__qualname__} has no parameter; the first one is the state.",
@@ -215,14 +216,15 @@ class SglFunction:
         return enter
 
     def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Separate run's own arguments from the program's. A program's own ``seed`` or ``backend`` stays its own."""
+        """Separate run's own arguments from the program's. A name that the program has itself is the program's."""
         options = {**RUN_DEFAULTS, **RUN_ONLY}
         rest: dict[str, Any] = {}
         for key, value in kwargs.items():
-            own = key in self.arg_names and (key in RUN_ONLY or key == "n")
-            if not own and (key in RUN_DEFAULTS or key in RUN_ONLY):
+            if key in self.own_names:
+                rest[key] = value
+            elif key in RUN_DEFAULTS or key in RUN_ONLY:
                 options[key] = value
-            elif key in LATER_PARAMS and key not in self.arg_names:
+            elif key in LATER_PARAMS:
                 neutral = LATER_PARAMS[key]
                 if value is not None and value != neutral and not (key == "stop_regex" and not value):
                     raise ProgramError(
@@ -363,6 +365,13 @@ class SglFunction:
 
     def __repr__(self) -> str:
         return f"<program {self.__qualname__}({', '.join(self.arg_names)})>"
+
+
+def own_names(func: FunctionType) -> frozenset[str]:
+    """The arguments of a program that can be given by name; not its state."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = list(inspect.signature(func).parameters.values())[1:]
+    return frozenset(p.name for p in parameters if p.kind in named)
 
 
 def bindable(graph: Graph | None) -> frozenset[str] | None:

@@ -17,9 +17,11 @@ import pytest
 import sgnb as sgl
 from sgnb.backends.mock import HANG, MockBackend
 from sgnb.errors import Cancelled, EngineDied, NoEngine, RequestError, UnknownVariable
+from sgnb.lang.arguments import LATER_PARAMS
 from sgnb.lang.instruction import Decode, Extend
 from sgnb.runtime import events, task
 from sgnb.runtime.dispatcher import MAX_THREADS, pool
+from sgnb.runtime.function import RUN_DEFAULTS, RUN_ONLY
 from sgnb.runtime.program import eager_execution
 from sgnb.runtime.run import run_cell
 
@@ -812,3 +814,45 @@ def test_ten_thousand_generations_do_not_pile_up():
     state.sync()
     assert len(state.text()) == 3000
     backend.shutdown()
+
+
+def test_an_argument_of_run_that_the_program_has_too_is_the_programs(backend):
+    values = {
+        "max_new_tokens": 7, "n": 3, "stop": "!", "temperature": 0.3, "top_k": 5, "ignore_eos": True, "return_logprob": True,
+        "logit_bias": {1: 2.0}, "seed": 11, "stream": True, "backend": "b", "priority": 4, "extra_key": "k", "passes": (),
+        "stop_regex": "r",
+    }  # fmt: skip
+    assert set(RUN_DEFAULTS) | set(RUN_ONLY) | set(LATER_PARAMS) >= set(values)
+
+    @sgl.function
+    def own(
+        s, max_new_tokens, n, stop, temperature, top_k, ignore_eos, return_logprob, logit_bias,
+        seed, stream, backend, priority, extra_key, passes, *, stop_regex,
+    ):  # fmt: skip
+        got = dict(locals())
+        s += sgl.gen("a")
+        return {key: got[key] for key in values}
+
+    sgl.set_default_backend(backend)
+    try:
+        bound = own.bind(**values)
+        states = [own.run(**values), bound.run(), *own.run_batch([values]), *bound.run_batch([{}])]
+    finally:
+        sgl.set_default_backend(None)
+    assert [state.ret_value for state in states] == [values] * 4
+    for op in decodes(backend):
+        assert (op.params.max_new_tokens, op.params.temperature, op.params.stop) == (128, 1.0, ())
+        assert not op.params.ignore_eos and not op.params.return_logprob and not op.params.logit_bias
+
+
+def test_the_name_of_the_state_takes_no_argument_from_run(backend):
+    @sgl.function
+    def program(n, question, stop="?"):
+        n += question + stop + sgl.gen("a", stop=stop)
+
+    state = program.run("Why", n=2, temperature=0.0, backend=backend, stop="!")
+    ops = decodes(backend)
+    assert len(state["a"]) == 2 and state.text().startswith("Why!")
+    assert ops and all(op.params.greedy and op.params.stop == ("!",) for op in ops)
+    assert program.run("Why", "?", temperature=0.5, backend=backend).text().startswith("Why?")
+    assert decodes(backend)[-1].params.temperature == 0.5
