@@ -9,10 +9,10 @@ import { decode } from "../../sgnb/widgets/static/msgpack.js";
 import { Store, storeOf } from "../../sgnb/widgets/static/store.js";
 import { Script, cast, large } from "./scenario.mjs";
 
-function filled(script) {
+function filled(script, each = script.events.length) {
   const store = new Store("test/x");
   store.load(script.picture);
-  assert.ok(store.feedEvents(script.events, { time: script.time }));
+  for (let from = 0; from < script.events.length; from += each) assert.ok(store.feedEvents(script.events.slice(from, from + each), { time: script.time }));
   return store;
 }
 
@@ -161,6 +161,88 @@ test("points keep to their bytes: old moments are the first to take longer, none
   assert.deepEqual(shown, told(other.tape.at(time)));
 });
 
+/** The state at `time` by a fold of all events from the beginning. */
+function folded(script, time) {
+  const plain = EngineState.fromSnapshot(script.picture);
+  for (const { seq, event } of script.events) if (event.time <= time) plain.apply(seq, event);
+  return told(plain);
+}
+
+test("what is cut leaves the oldest moment whole: it is shown as a fold from the beginning says, and so is all after it", () => {
+  const script = life(900);
+  const { tape, live } = filled(script, 30); // as frames come
+  tape.at(live.time - 44); // a moment that is let go must not be the ground of a later one
+  let bytes = Infinity;
+  for (const keep of [43, 30, 12, 5, 0.5, 0]) {
+    tape.keepOnly(keep);
+    assert.ok(Math.abs(tape.oldest - (live.time - keep)) < 1e-9, `${keep} s`);
+    assert.ok(tape._points[0].state && tape.bytes <= bytes);
+    bytes = tape.bytes;
+    for (const time of [tape.oldest, tape.oldest + keep / 3, live.time, tape.oldest]) assert.deepEqual(told(tape.at(time)), folded(script, time));
+  }
+  assert.equal(tape._pointBytes, tape._points.reduce((sum, point) => sum + point.weight, 0));
+  assert.equal(tape._heldBytes, tape._held.reduce((sum, entry) => sum + entry.size, 0));
+  tape.keepOnly(600); // what was let go does not come back of itself
+  assert.ok(tape.oldest > live.time - 5 && tape.oldest <= live.time);
+  assert.deepEqual(told(tape.at(tape.oldest)), folded(script, tape.oldest));
+});
+
+test("fed with a short history, thinned or not, the oldest moment stays a real one before now", () => {
+  const script = life(600);
+  const store = new Store("test/short");
+  store.load(script.picture);
+  store.tape.keepOnly(8);
+  for (let from = 0; from < script.events.length; from += 25) {
+    assert.ok(store.feedEvents(script.events.slice(from, from + 25)));
+    if (from % 500 === 475) store.tape._thin();
+    const { oldest, live } = store;
+    assert.ok(from === 0 || oldest < live.time, "there are events, so there is a past");
+    assert.ok(live.time - oldest <= 8 + 1e-9);
+    if (from % 200 === 0) assert.deepEqual(told(store.tape.at(oldest)), folded({ picture: script.picture, events: script.events.slice(0, from + 25) }, oldest));
+  }
+});
+
+/** The user's settings, as the panel publishes them; without `minutes` as if there were no panel. */
+function publish(minutes) {
+  globalThis[Symbol.for("sgnb.settings")] = minutes === undefined ? undefined : { historyMinutes: minutes };
+  globalThis.document?.dispatchEvent(new Event("sgnb-settings"));
+}
+
+test("the setting of minutes bounds what is kept, at once", t => {
+  globalThis.document = new EventTarget();
+  t.after(() => {
+    publish(undefined);
+    delete globalThis.document;
+  });
+  const script = new Script({ slots: 64 });
+  for (let i = 0; i < 420; i++) script.later(1).put({ t: "stats", num_used_tokens: i, max_total_num_tokens: 64 });
+  const store = filled(script, 1);
+  const heard = [];
+  store.subscribe(what => heard.push(what));
+  const [whole, now] = [store.pastBytes, store.live.time];
+  assert.equal(store.oldest, script.began);
+  store.goTo(now - 300);
+  publish(1);
+  assert.equal(store.oldest, now - 60);
+  assert.equal(store.playhead, now - 60); // no view stands where nothing is kept
+  assert.equal(store.shown.stats.num_used_tokens, 359);
+  assert.ok(store.pastBytes < 0.6 * whole, `${store.pastBytes} of ${whole}`);
+  assert.deepEqual(heard, ["playhead", "playhead", "data"]);
+  store.goTo(now - 100);
+  assert.equal(store.playhead, now - 60);
+  assert.equal(new Store("test/new").tape.keep, 60); // and one made later
+  for (const [minutes, seconds] of [[3, 180], [60, 600], [0, 60], ["x", 600], [undefined, 600]]) {
+    publish(minutes);
+    assert.equal(store.tape.keep, seconds);
+  }
+  const recording = new Store("test/recording");
+  recording.replaying = { span: [0, 1], file: "a", end: "" };
+  recording.load(script.picture);
+  assert.ok(recording.feedEvents(script.events));
+  publish(1);
+  assert.equal(recording.oldest, script.began); // a recording is shown whole
+});
+
 /** A store that looked late, on a line to an engine that remembers: it answers `past` and `events` as the kernel does. */
 function late(script, cut, { pictureAt = 0, firstKept = 1 } = {}) {
   const asked = [];
@@ -241,6 +323,30 @@ test("a view that opened late shows the minutes before: they are asked for, once
   assert.ok(store.feedEvents(script.events.slice(from), { time: script.time }));
 });
 
+test("no more is asked for than the setting allows; a longer one asks for more", async t => {
+  globalThis.document = new EventTarget();
+  t.after(() => {
+    publish(undefined);
+    delete globalThis.document;
+  });
+  publish(1);
+  const script = new Script({ slots: 64 });
+  for (let i = 0; i < 420; i++) script.later(1).put({ t: "stats", num_used_tokens: i, max_total_num_tokens: 64 });
+  const { store, asked } = late(script, 400, { pictureAt: 100 });
+  const now = store.live.time;
+  store.goTo(now - 150);
+  await settled(store);
+  assert.deepEqual(asked[0], ["past", { time: now - 60 }]);
+  assert.deepEqual([store.playhead, store.oldest, store.shown.stats.num_used_tokens], [now - 60, now - 60, 359]);
+  const count = asked.length;
+  store.goTo(now - 150);
+  assert.deepEqual([asked.length, store.fetching], [count, null]); // all that is allowed is there
+  publish(10);
+  store.goTo(now - 150);
+  await settled(store);
+  assert.deepEqual([asked[count][0], store.playhead, store.shown.stats.num_used_tokens], ["past", now - 150, 269]);
+});
+
 test("what the engine no longer has is not waited for; live is a way out", async () => {
   const script = life(60);
   const { store, asked } = late(script, 100, { pictureAt: 40, firstKept: 60 });
@@ -301,10 +407,10 @@ test("the past is bounded, and no older than what can be shown", () => {
     script.later(0.2).put({ t: "stats", num_used_tokens: i, max_total_num_tokens: 4096 });
     assert.ok(store.feedEvents(script.events.slice(from)));
   }
-  assert.ok(store.live.time - store.tape._held[0].time <= 601);
+  assert.equal(store.oldest, store.live.time - 600);
+  assert.ok(store.live.time - store.tape._held[0].time <= 600 + 0.2 * 200 + 1); // and what leads there from a point
   assert.ok(store.history.figures.length <= 2600);
   assert.ok(store.pastBytes < 97 << 20);
-  assert.ok(store.oldest >= store.tape._held[0].time - 60);
   const big = filled(large(2000, 300000));
   for (let i = 0; i < 50; i++) big.tape._point(big.live.time + i);
   assert.ok(big.tape._pointBytes <= 48 << 20);

@@ -12,6 +12,7 @@ export function settings() {
 
 /** Call `listener` after each change; returns how to stop that. */
 export function onSettings(listener) {
-  document.addEventListener("sgnb-settings", listener);
-  return () => document.removeEventListener("sgnb-settings", listener);
+  const page = globalThis.document; // none where a store alone is tested
+  page?.addEventListener("sgnb-settings", listener);
+  return () => page?.removeEventListener("sgnb-settings", listener);
 }

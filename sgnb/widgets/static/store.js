@@ -17,12 +17,14 @@
 //   store.phase                              "none" no engine · "empty" no data yet · "gap" catching up · "ok" · "gone"
 //   store.engineState, store.engineAt        the engine's word ("idle", "died", …) and since when (epoch seconds)
 // Data come in by messages of sgnb/widgets/telemetry.py, or by store.feedEvents() and store.load() (recordings).
-// Views never change events or states. What is kept of the past is tape.js's. Ten minutes can be shown, also those before the
-// page looked: the engine has them, and goTo() a moment before store.oldest gets them (store.fetching until they are there).
+// Views never change events or states. What is kept of the past is tape.js's: the minutes of the setting historyMinutes (1 to
+// 10), also those before the page looked: the engine has them, and goTo() a moment before store.oldest gets them
+// (store.fetching until they are there). A recording is kept whole.
 
 import { asBytes, decode } from "./msgpack.js";
 import { pageId, registry } from "./registry.js";
-import { Tape, lastBefore } from "./tape.js";
+import { onSettings, settings } from "./settings.js";
+import { KEEP_SECONDS, Tape, lastBefore } from "./tape.js";
 
 const SILENCE = 5000; // ms without a message: subscribe anew
 const ASK_PATIENCE = 8000;
@@ -49,11 +51,12 @@ export class Store {
     this._askId = 0;
     this._heard = 0;
     this.reset();
+    onSettings(() => this._keepOnly(keepSeconds())); // for as long as the page: so is the store
   }
 
   /** Forget all data: another engine, or another recording. */
   reset() {
-    this.tape = new Tape(!!this.replaying);
+    this.tape = new Tape({ replaying: !!this.replaying, keep: keepSeconds() });
     this.incarnation = "";
     this.fetching = null; // the moment that is waited for while the engine is asked for an older past
     this._first = false; // whether what is held begins with the oldest that the engine has
@@ -239,20 +242,34 @@ export class Store {
 
   // ---------------------------------------------------------------- a past older than what is held
 
+  /** The setting changed: what is too old goes at once; what was let go may be wanted again. */
+  _keepOnly(seconds) {
+    if (seconds === this.tape.keep) return;
+    this.fetching = null;
+    this._first = false;
+    this.tape.keepOnly(seconds);
+    if (!this.isLive && this.playhead < this.oldest) {
+      this.playhead = this.oldest;
+      this._tell("playhead");
+    }
+    this._tell("data");
+  }
+
   /** Get what the engine has of the time before `time` and after it, beside what is shown, and put it in its place. */
   async _reach(time) {
     if (this.replaying || this._first || !this._channels.length || this.phase === "gone") return;
-    const busy = this.fetching !== null;
-    this.fetching = time;
-    if (busy) return; // the round that runs looks again when it ends
     const tape = this.tape;
+    if (tape.oldest <= tape.floor) return; // older than the setting allows
+    const busy = this.fetching !== null;
+    this.fetching = Math.max(time, tape.floor);
+    if (busy) return; // the round that runs looks again when it ends
     try {
-      const older = await this._olderThan(time, tape);
+      const older = await this._olderThan(this.fetching, tape);
       if (this.tape !== tape || this.fetching === null) return;
-      this._first = older.oldest > time;
+      this._first = older.oldest > Math.max(time, older.floor);
       this.tape = older;
     } catch {
-      this._first = this.tape === tape; // the engine cannot: what is held is all there is
+      this._first = this.tape === tape && this.fetching !== null; // the engine cannot: what is held is all there is
     }
     const wanted = this.fetching;
     if (wanted === null || this.tape.live.seq === 0) return;
@@ -264,7 +281,7 @@ export class Store {
 
   /** A tape that begins before `time` and reaches the newest event of `tape`. */
   async _olderThan(time, tape) {
-    const older = new Tape();
+    const older = new Tape({ keep: tape.keep });
     const { buffers } = await this.ask("past", { time });
     older.load(decode(asBytes(buffers[0])));
     while (older.live.seq + 1 < tape.firstSeq) {
@@ -415,6 +432,12 @@ export class Store {
     if (silent && !this.replaying?.end && !["died", "stopped", "failed"].includes(this.engineState)) this._subscribe();
     return false;
   }
+}
+
+/** Seconds of the past that the setting allows; the engine has no more than ten minutes. */
+function keepSeconds() {
+  const wanted = 60 * Number(settings().historyMinutes);
+  return Number.isNaN(wanted) ? KEEP_SECONDS : Math.min(KEEP_SECONDS, Math.max(60, wanted));
 }
 
 function pause() {

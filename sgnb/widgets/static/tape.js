@@ -1,14 +1,14 @@
 // The past of one engine, as a page holds it: raw events, the state of the newest moment, and points to fold on from, so that
 // any moment kept is shown after a few hundred events. Pure: no page, no comm. Made by store.js; views see it through that.
 //
-// A point is a whole copy of the state, or what changed since the point before (fold.js). Ten minutes are kept, in bounded
-// bytes: when the points become too many, old moments are the first to take longer.
+// A point is a whole copy of the state, or what changed since the point before (fold.js). Some minutes are kept (`keep`), in
+// bounded bytes: when the points become too many, old moments are the first to take longer.
 
 import { EngineState } from "./fold.js";
 import { History } from "./history.js";
 import { decode } from "./msgpack.js";
 
-const KEEP_SECONDS = 600;
+export const KEEP_SECONDS = 600; // the engine itself has no more
 const MAX_LOG_BYTES = 48 << 20;
 const MAX_POINT_BYTES = 48 << 20;
 const WHOLE_SECONDS = 10; // between two whole copies, at least
@@ -17,13 +17,15 @@ const DECODED = 64; // frames of which the events are kept at hand
 const REPLAY_BYTES = 4; // times as many bytes of the past are kept of a recording, and no limit of time
 
 export class Tape {
-  constructor(replaying = false) {
+  /** `keep`: seconds before the newest event that can be shown; a recording is shown whole. */
+  constructor({ replaying = false, keep = KEEP_SECONDS } = {}) {
     this.replaying = replaying;
+    this.keep = keep;
     this.live = new EngineState();
     this.history = new History();
     this._held = []; // {first, last, time, bytes | events, size}
     this._heldBytes = 0;
-    this._cut = false; // events behind the first point were let go
+    this._short = false; // events behind the first point were let go
     this._points = []; // {seq, time, state | change, weight}
     this._pointBytes = 0;
     this._wholeAt = -Infinity;
@@ -34,9 +36,20 @@ export class Tape {
 
   /** The oldest moment that can be shown. */
   get oldest() {
-    if (!this._cut) return this._points[0]?.time ?? this.live.time; // a part of a recording may have no event at all
-    const first = this._held[0]?.first ?? 0;
-    return this._points[lastBefore(this._points, point => point.seq + 1 < first) + 1]?.time ?? this.live.time;
+    const points = this._points;
+    const first = this._short ? lastBefore(points, point => point.seq + 1 < this.firstSeq) + 1 : 0;
+    return Math.max(points[first]?.time ?? this.live.time, this.floor); // a part of a recording may have no event at all
+  }
+
+  /** Before this moment nothing is shown, whatever is held. */
+  get floor() {
+    return this.replaying ? -Infinity : this.live.time - this.keep;
+  }
+
+  /** Show `seconds` of the past from now on; what lies before is let go at once. */
+  keepOnly(seconds) {
+    this.keep = seconds;
+    this._cut();
   }
 
   /** Bytes held for the past, about. */
@@ -83,6 +96,7 @@ export class Tape {
       this.history.apply(event);
       if (seq - this._points[this._points.length - 1].seq >= EVENTS_A_POINT) this._point();
     }
+    this._cut();
     return !this.live.odd && !this.history.odd;
   }
 
@@ -105,21 +119,35 @@ export class Tape {
     else entry.events = events;
     this._held.push(entry);
     this._heldBytes += size;
-    const oldest = this.replaying ? -Infinity : events[0].event.time - KEEP_SECONDS;
+  }
+
+  /** Let events go that are too old or too many, up to a point: what it stands on stays, so that it is the oldest moment. */
+  _cut() {
     const most = this.replaying ? REPLAY_BYTES * MAX_LOG_BYTES : MAX_LOG_BYTES;
-    let cut = 0;
-    for (; cut < this._held.length - 1 && (this._heldBytes > most || this._held[cut].time < oldest); cut++) this._heldBytes -= this._held[cut].size;
+    const { floor } = this;
+    let first = lastBefore(this._points, point => point.time <= floor);
+    let left = this._heldBytes;
+    for (const { last, size } of this._held) {
+      if (left <= most) break;
+      left -= size;
+      while (first + 1 < this._points.length && (first < 0 || this._points[first].seq < last)) first++;
+    }
+    const seq = this._points[first]?.seq ?? -1;
+    const cut = lastBefore(this._held, entry => entry.last <= seq) + 1;
     if (!cut) return;
-    this._cut = true;
-    this._held.splice(0, cut);
-    // What leads to the first event that is kept stays: a whole copy, and the changes that lie on it.
-    const first = this._points.findLastIndex(point => point.state && point.seq < this._held[0].first);
-    for (const point of this._points.splice(0, Math.max(0, first))) this._pointBytes -= point.weight;
+    this._short = true;
+    for (const entry of this._held.splice(0, cut)) {
+      this._heldBytes -= entry.size;
+      this._decoded.delete(entry);
+    }
+    // The point may be a change: it lies on the last whole copy, and the changes since.
+    const whole = this._points.findLastIndex((point, index) => point.state && index <= first);
+    for (const { weight } of this._points.splice(0, whole)) this._pointBytes -= weight;
   }
 
   _point(time = this.live.time) {
     const { live } = this;
-    const every = Math.max(WHOLE_SECONDS, (2 * KEEP_SECONDS * live.weight) / MAX_POINT_BYTES);
+    const every = Math.max(WHOLE_SECONDS, (2 * this.keep * live.weight) / MAX_POINT_BYTES);
     const whole = time - this._wholeAt >= every || this._changeBytes > MAX_POINT_BYTES / 4;
     const point = { seq: live.seq, time };
     if (whole) {
@@ -158,7 +186,8 @@ export class Tape {
     const points = this._points;
     if (!points.length) return this.live;
     const index = Math.max(0, lastBefore(points, point => point.time <= time));
-    if (!scrub || scrub.until > time || points[index].seq - scrub.state.seq > EVENTS_A_POINT) scrub = this._scrub = { state: this._restored(index, scrub?.state) };
+    const far = !scrub || scrub.until > time || points[index].seq - scrub.state.seq > EVENTS_A_POINT;
+    if (far || scrub.state.seq + 1 < this.firstSeq) scrub = this._scrub = { state: this._restored(index, scrub?.state) };
     this._replay(scrub.state, time);
     scrub.until = time;
     return scrub.state;
