@@ -55,7 +55,6 @@ class Match(Wire, frozen=True, kw_only=True):
     """The node in which the match ended; 0: the root."""
     cause: Literal[
         "hit",
-        "logprobs",
         "disabled",
         "cold",
         "short",
