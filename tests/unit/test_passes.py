@@ -141,6 +141,7 @@ def test_share_lets_the_parent_generate_for_its_samples():
         [[gen("a", "ra", seed=1)], [gen("b", "rb", seed=2)]],
         [[gen("a", "ra", temperature=0.0)], [gen("b", "rb", temperature=0.0, max_new_tokens=3)]],
         [[gen("a", "ra")], [gen("b", "rb")]],
+        [[gen("a", "ra", temperature=0.0)], [gen("b", "rb", temperature=0.0)._replace(priority=5)]],
         [[choice("a", "c1", "x", "y"), gen("a", "ra", temperature=0.0)], [gen("b", "rb", temperature=0.0)]],
         [
             [text("a", "x", True), gen("a", "ra", temperature=0.0)],

@@ -4,7 +4,7 @@
 and c take the result of a's. The parent may be the one that generates (``gen(n=3, temperature=0)``). Legal where the
 generations start from the same ids (nothing but equal text and marks since the fork), have equal parameters, and the
 outcome is fixed by them: greedy, or the same seed. The one that stands first in the block generates, so that the others
-never wait for something behind them.
+never wait for something behind them; nor for one of lower priority: theirs are equal.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _heads(block: list[Op], at: int, sids: tuple[str, ...]) -> list[_Head]:
 
 
 def _key(block: list[Op], head: _Head) -> Hashable:
-    """Equal for sessions that generate the same: their text as one string a run, their marks, the parameters."""
+    """Equal for sessions that generate the same: their text as one string a run, their marks, parameters and priority."""
     parts: list[tuple[object, str]] = []
     for index in head.before:
         op = block[index]
@@ -116,4 +116,4 @@ def _key(block: list[Op], head: _Head) -> Hashable:
                 parts.append((op.literal, op.text))
     gen = block[head.gen]
     assert type(gen) is GenOp
-    return tuple(parts), gen.params
+    return tuple(parts), gen.params, gen.priority
