@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,15 @@ def core_of(text: str) -> Core | None:
     """The last run of a cell with this text below its magic line, if it is still there."""
     found = _recent.get(text.strip())
     return found() if found is not None else None
+
+
+def named_state(namespace: Mapping[str, Any], name: str, wanted: str) -> State:
+    """The state of that name in the notebook; UsageError with ``wanted`` and what it is instead."""
+    found = namespace.get(name)
+    if not isinstance(found, State):
+        what = "is not defined" if name not in namespace else f"is a {type(found).__name__}"
+        raise UsageError(f"{wanted}; {name!r} {what}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +166,9 @@ class CellRun:
         name = self._options.start
         if name is None:
             return None
-        found = self._shell.user_ns.get(name)
-        if not isinstance(found, State):
-            what = "is not defined" if name not in self._shell.user_ns else f"is a {type(found).__name__}"
-            raise UsageError(f"%%sgl --from takes the name of a state (%%sgl -o NAME); {name!r} {what}")
-        return found
+        return named_state(
+            self._shell.user_ns, name, "%%sgl --from takes the name of a state (%%sgl -o NAME)"
+        )
 
     def _ready_engine(self) -> Backend:
         """Called when the program first needs its backend: start it if there is none, show how it loads."""

@@ -43,7 +43,7 @@ COMMANDS: dict[str, str] = {
     "resume": "go on after pause",
     "flush": "empty the cache of what nobody uses",
     "defragment": "move what is in the KV pool together, so that free slots are one run",
-    "states": "states that hold a session; release ends them all",
+    "states": "[release [NAME …]]: states that hold a session; release ends those, or all",
     "record": "start FILE [--no-text] [--seconds N] | stop [FILE]: write what the engine does to a file",
     "explain": "how a program runs: its graph, its blocks, what each pass did",
     "view": "tree | kv | timeline | graph NAME: see the engine, or a program, at work",

@@ -18,7 +18,7 @@ from IPython.display import display
 from sgnb import completion, debug_table, knob_words, magic_options, panel, panel_state, views
 from sgnb import controls as control
 from sgnb.backends.base import Backend, get_default_backend
-from sgnb.cell import CellOptions, CellRun
+from sgnb.cell import CellOptions, CellRun, named_state
 from sgnb.config import DEFAULT_MODEL
 from sgnb.errors import EngineError
 from sgnb.interrupts import InterruptGate, StoppedByUser
@@ -63,7 +63,8 @@ class SglMagics(Magics):
         %sgl pause | step [N] | resume  hold the scheduler between two steps, to look at it
         %sgl flush                      empty the cache of what nobody uses
         %sgl defragment                 move what is in the KV pool together
-        %sgl states [release]           states that hold a session; release ends them all
+        %sgl states                     states that hold a session
+        %sgl states release [NAME …]    end those, or all; their text stays readable
         %sgl record start FILE          write what the engine does to FILE.sgnb (--no-text, --seconds N)
         %sgl record [stop]              what is recorded now, or its end; sgnb export and sgnb simulate read it
         %sgl explain NAME               how a program runs: its graph, its blocks, what each pass did
@@ -211,8 +212,8 @@ class SglMagics(Magics):
         print(self._controls.defragment())
 
     def _states(self, rest: list[str]) -> None:
-        if rest == ["release"]:
-            number = release_states()
+        if rest[:1] == ["release"]:
+            number = self._release(rest[1:])
             print(f"Released {number} {'state' if number == 1 else 'states'}.")
             return
         _no_arguments("states", rest)
@@ -229,6 +230,13 @@ class SglMagics(Magics):
             print(
                 f"  {words.visible(label):<16} {size} characters, variables: {', '.join(state.names()) or '–'}"
             )
+
+    def _release(self, names: list[str]) -> int:
+        """End the sessions of the named states, or of all; none if a name is no state. How many had one."""
+        if not names:
+            return release_states()
+        wanted = "%sgl states release takes names of states (%sgl states lists them)"
+        return release_states([named_state(self.shell.user_ns, name, wanted) for name in names])
 
     def _record(self, rest: list[str]) -> None:
         options = magic_options.parse_record(rest)
@@ -392,6 +400,7 @@ def load(shell: Any) -> None:
         "launch": [*magic_options.engine_flags()],
         "stop": ["--yes"],
         "set": [*LIVE],
+        "states": ["release"],
         "record": ["start", "stop", "--no-text", "--seconds"],
     }
     values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}

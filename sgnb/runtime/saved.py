@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,10 @@ def states() -> list[State]:
     return sorted((state for state in list(LIVE) if state.open), key=lambda state: state.serial)
 
 
-def release_states() -> int:
-    """Close all of them (their text stays readable); how many there were."""
-    found = states()
+def release_states(only: Iterable[State] | None = None) -> int:
+    """Close them all, or those of ``only`` (their text stays readable); how many had a session."""
+    wanted = None if only is None else set(map(id, only))
+    found = [state for state in states() if wanted is None or id(state) in wanted]
     for state in found:
         state.close()
     return len(found)

@@ -416,6 +416,28 @@ def test_a_later_cell_goes_on_with_a_state(shared: Kernel) -> None:
     assert bad.status == "error" and "'nowhere' is not defined" in bad.stderr
 
 
+def test_states_are_released_by_name_or_all(shared: Kernel) -> None:
+    for name in ("left", "right"):
+        shared.ok(f'%%sgl -o {name}\ns += "Some {name}" + gen("x", max_tokens=4)')
+    shared.ok("again = left")
+    for line, said in (
+        ("right nowhere", "takes names of states (%sgl states lists them); 'nowhere' is not defined"),
+        ("right use_mock", "'use_mock' is a function"),
+    ):
+        bad = shared.run(f"%sgl states release {line}")
+        assert bad.status == "error" and said in bad.stderr
+    assert "right" in shared.ok("%sgl states").stdout, "a wrong name releases nothing"
+    assert shared.ok("%sgl states release left again").stdout == "Released 1 state.\n"
+    listed = shared.ok("%sgl states").stdout
+    assert "left" not in listed and "right" in listed
+    assert shared.ok("%sgl states release left").stdout == "Released 0 states.\n"
+    assert shared.value("left.text() == 'Some left' + left['x']")
+    refused = shared.run('%%sgl --from left\ns += "more"')
+    assert refused.status == "error" and "was joined or closed" in refused.error
+    assert "Released" in shared.ok("%sgl states release").stdout
+    assert shared.ok("%sgl states").stdout == "No state holds a session.\n"
+
+
 def test_unoptimised_cells_say_the_same(shared: Kernel) -> None:
     body = 's += "Same" + gen("x", max_tokens=6, temperature=0)\nf = s.fork(2)\n'
     body += 'f += "!" + gen("y", max_tokens=3, temperature=0)\nf.join()'

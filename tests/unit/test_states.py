@@ -188,6 +188,10 @@ def test_states_are_listed_and_released(backend):
     one.close()
     assert [s for s in sgl.states() if id(s) not in before] == [two]
     assert one.text() == "p[x:p]"
+    three = begin.run(backend=backend)
+    three.sync()
+    assert sgl.release_states([one, three, three]) == 1  # one has no session any more
+    assert [s for s in sgl.states() if id(s) not in before] == [two]
     assert sgl.release_states() >= 1 and sgl.states() == []
 
 
