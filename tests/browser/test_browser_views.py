@@ -192,6 +192,60 @@ def test_map_answers_by_mouse_and_key(browser: Browser) -> None:
     page.close()
 
 
+def test_timeline_answers_by_mouse_and_key(browser: Browser) -> None:
+    page = open_view(browser, "timeline", scenario="batch()")
+    top, lanes = page.locator("canvas.sgnb-time-top"), page.locator("canvas.sgnb-time-lanes")
+    in_view, view = page.locator(".sgnb-time-window"), page.locator(".sgnb-view")
+
+    def chosen(kind: str) -> Any:
+        page.wait_for_function("kind => store.selection?.kind === kind", arg=kind)
+        return page.evaluate("() => store.selection.id")
+
+    top.click(position={"x": 450, "y": 38})
+    step = chosen("step")
+    page.locator(".sgnb-time-step", has_text=f"Step {step}").wait_for()
+    page.keyboard.press("ArrowRight")
+    assert chosen("step") == step + 1
+    page.keyboard.press("Enter")
+    assert page.evaluate("() => !store.isLive && store.step") in (
+        step + 1,
+        step + 2,
+    )  # with overlap the next is planned
+    lanes.click(position={"x": 450, "y": 33})
+    second = chosen("request")
+    page.keyboard.press("ArrowUp")
+    page.wait_for_function("rid => store.selection.id !== rid", arg=second)
+    lanes.hover(position={"x": 460, "y": 33})
+    page.locator(".sgnb-tooltip", has_text=second).wait_for()
+
+    page.keyboard.press("l")
+    page.wait_for_function("() => store.isLive")
+    top.click(position={"x": 450, "y": 6})  # the axis
+    page.wait_for_function("() => !store.isLive")
+    page.keyboard.press("l")
+    page.keyboard.press("0")
+    words = in_view.inner_text().split("\n")[0]
+    assert words.startswith("In view, ")
+    top.hover(position={"x": 450, "y": 38})
+    page.mouse.wheel(0, -100)
+    page.wait_for_function(
+        "words => !document.querySelector('.sgnb-time-window').innerText.includes(words)", arg=words
+    )
+    page.keyboard.press("0")
+    count = view.get_attribute("data-lanes")
+    box = lanes.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 200, box["y"] + 33)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 700, box["y"] + 33, steps=4)
+    page.mouse.up()
+    page.wait_for_function("count => document.querySelector('.sgnb-view').dataset.lanes !== count", arg=count)
+    page.locator("canvas.sgnb-time-overview").click(position={"x": 300, "y": 20})
+    page.wait_for_function("() => Number(document.querySelector('.sgnb-view').dataset.lanes) < 3")
+    assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
 def test_a_slot_names_its_token_and_the_legend_folds(browser: Browser) -> None:
     page = open_view(browser, "kv", width=640)
     page.evaluate("() => { window.answers = {slot: () => ({position: 389, output: 27, text: ' under'})}; }")

@@ -1,7 +1,8 @@
 // Batch timeline: what each step did and cost, who waited for what, what was decided (ui.md §6). Frame and keys: view.js.
 //
 // The window is `span` seconds; its right edge is `right`, or the newest moment while `right` is null. Until the reader zooms,
-// the span grows with the run, up to ten seconds. Drawing: timeline_draw.js; words of the column: timeline_side.js.
+// the span grows with the run, up to ten seconds. Drawing: timeline_steps.js, timeline_lanes.js and
+// timeline_overview.js; pointer and keys: timeline_input.js; words of the column: timeline_side.js.
 
 import { segmented } from "./controls.js";
 import { el, fill, sharpCanvas } from "./dom.js";
@@ -9,12 +10,13 @@ import { nameOf } from "./fold.js";
 import { before, count, plural, seconds } from "./format.js";
 import { actsBar } from "./timeline_acts.js";
 import { burstStart, lanesIn, TimelineIndex } from "./timeline_data.js";
+import { listen, pressed } from "./timeline_input.js";
 import { drawLanes, LANE } from "./timeline_lanes.js";
 import { drawOverview, OVERVIEW } from "./timeline_overview.js";
 import { brushes } from "./timeline_paint.js";
 import { refill, requestNodes, stepNodes, twinNodes, windowNodes } from "./timeline_side.js";
 import { drawSteps, ROWS } from "./timeline_steps.js";
-import { waitWords, endWord, rowWords, stepWords } from "./timeline_words.js";
+import { endWord, stepWords } from "./timeline_words.js";
 import { View } from "./view.js";
 
 const PAST = 60;
@@ -70,7 +72,7 @@ export class TimelineView extends View {
     this.acts = actsBar(this.store, { say: words => this.region.say(words), window: () => this.window });
     fill(this.foot, this.acts.element);
     this._offs.push(() => this.acts.close());
-    this._listen();
+    listen(this);
   }
 
   // ---------------------------------------------------------------- time
@@ -113,7 +115,8 @@ export class TimelineView extends View {
     return { from: store.now - PAST, to: store.now };
   }
 
-  _look(from, to) {
+  /** Show [from, to] of time, as far as there is something; at the newest moment the window follows the run. */
+  look(from, to) {
     this.span = Math.min(LONGEST, Math.max(SHORTEST, to - from));
     const latest = this.latest;
     this.right = Math.min((from + to) / 2 + this.span / 2, latest + this.span * 0.9);
@@ -121,7 +124,8 @@ export class TimelineView extends View {
     this.changed();
   }
 
-  _zoomAt(factor, time) {
+  /** Show `factor` of the span, with `time` staying where it is. */
+  zoomAt(factor, time) {
     const { from, to } = this.window;
     const span = Math.min(LONGEST, Math.max(SHORTEST, (to - from) * factor));
     const part = (time - from) / (to - from);
@@ -129,7 +133,7 @@ export class TimelineView extends View {
       this.span = span;
       return this.changed();
     }
-    return this._look(time - part * span, time + (1 - part) * span);
+    return this.look(time - part * span, time + (1 - part) * span);
   }
 
   zoom(direction) {
@@ -141,7 +145,7 @@ export class TimelineView extends View {
     const { from, to } = this.window;
     const { time, isLive } = this.store;
     const at = !isLive && time >= from && time <= to ? time : this.right === null ? to : (from + to) / 2;
-    return this._zoomAt(direction > 0 ? 0.6 : 1 / 0.6, at);
+    return this.zoomAt(direction > 0 ? 0.6 : 1 / 0.6, at);
   }
 
   /** A playhead that was moved elsewhere comes into view. */
@@ -164,148 +168,10 @@ export class TimelineView extends View {
     this._lastHead = store.playhead;
   }
 
-  // ---------------------------------------------------------------- pointer and keys
-
-  _time(event, canvas) {
-    const { left, width, from, to } = this.geometry;
-    const x = event.clientX - canvas.getBoundingClientRect().left - left;
-    return from + (Math.max(-0.02, Math.min(1.02, x / width)) * (to - from));
-  }
-
-  _listen() {
-    const drag = (canvas, { onAxis, click }) => {
-      let held = null;
-      canvas.addEventListener("pointerdown", event => {
-        canvas.focus({ preventScroll: true });
-        canvas.setPointerCapture(event.pointerId);
-        const y = event.clientY - canvas.getBoundingClientRect().top;
-        held = { x: event.clientX, window: this.window, axis: onAxis?.(y) ?? false, moved: false };
-        if (held.axis) this.store.goTo(this._time(event, canvas));
-      });
-      canvas.addEventListener("pointermove", event => {
-        if (!held) return this._hover(event, canvas);
-        this.tip.hide();
-        if (held.axis) return this.store.goTo(this._time(event, canvas));
-        held.moved ||= Math.abs(event.clientX - held.x) > 3;
-        if (!held.moved) return undefined;
-        const shift = ((held.x - event.clientX) / this.geometry.width) * (held.window.to - held.window.from);
-        return this._look(held.window.from + shift, held.window.to + shift);
-      });
-      canvas.addEventListener("pointerup", event => {
-        if (held && !held.moved && !held.axis) click(event);
-        held = null;
-      });
-      canvas.addEventListener("pointercancel", () => (held = null));
-      canvas.addEventListener("pointerleave", () => this.tip.hide());
-      canvas.addEventListener("wheel", event => {
-        if (document.activeElement !== canvas || event.shiftKey) return; // the page scrolls until the chart was chosen
-        event.preventDefault();
-        if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-          const { from, to } = this.window;
-          const shift = (event.deltaX / this.geometry.width) * (to - from);
-          return void this._look(from + shift, to + shift);
-        }
-        this._zoomAt(event.deltaY < 0 ? 0.8 : 1.25, this._time(event, canvas));
-      }, { passive: false });
-    };
-    const top = this.top.canvas;
-    const lanes = this.lanes.canvas;
-    const chooseStep = event => {
-      const step = this.index.stepAt(this._time(event, top));
-      if (step) this.store.select({ kind: "step", id: step.step });
-    };
-    drag(top, { onAxis: y => y < ROWS.axis, click: chooseStep });
-    drag(lanes, { click: event => {
-      const record = this._laneAt(event);
-      if (record) this.store.select({ kind: "request", id: record.rid });
-    } });
-    top.addEventListener("dblclick", event => this.store.goTo(this._time(event, top)));
-    this.scroll.addEventListener("scroll", () => this.changed());
-    const overview = this.overview.canvas;
-    const seek = event => {
-      const { from, to } = this.whole;
-      const { left, width } = this.overviewGeometry;
-      const time = from + ((event.clientX - overview.getBoundingClientRect().left - left) / width) * (to - from);
-      const span = this.window.to - this.window.from;
-      this._look(time - span / 2, time + span / 2);
-    };
-    overview.addEventListener("pointerdown", event => {
-      overview.setPointerCapture(event.pointerId);
-      seek(event);
-    });
-    overview.addEventListener("pointermove", event => event.buttons && seek(event));
-    overview.addEventListener("wheel", event => {
-      if (document.activeElement !== overview) return;
-      event.preventDefault();
-      this.zoom(event.deltaY < 0 ? 1 : -1);
-    }, { passive: false });
-  }
-
-  _laneAt(event) {
-    const y = event.clientY - this.lanes.canvas.getBoundingClientRect().top + this.scroll.scrollTop;
-    return this.shownLanes?.[Math.floor(y / LANE)]?.record ?? null;
-  }
-
-  _hover(event, canvas) {
-    const box = this.host.getBoundingClientRect();
-    const lines = canvas === this.top.canvas ? this._stepTip(event) : this._laneTip(event);
-    if (lines) this.tip.show(event.clientX - box.left, event.clientY - box.top, lines);
-    else this.tip.hide();
-  }
-
-  _stepTip(event) {
-    const step = this.index.stepAt(this._time(event, this.top.canvas));
-    return step && [`step ${count(step.step)}, ${step.mode}`, stepWords(step)];
-  }
-
-  _laneTip(event) {
-    const record = this._laneAt(event);
-    if (!record) return null;
-    const step = this.index.stepAt(this._time(event, this.lanes.canvas));
-    const row = step?.event.rows.find(one => one.rid === record.rid);
-    const lines = [nameOf(record)];
-    if (row) lines.push(`step ${count(step.step)}: ${rowWords(row, record).join(", ")}`);
-    const wait = this.index.lanes.get(record.rid)?.waits.at(-1);
-    if (wait) lines.push(`waited: ${waitWords({ wait, why: "" }, rid => this._find(rid))}`);
-    lines.push(`${count(record.cached)} of ${plural(record.prompt, "token")} reused`, record.rid);
-    return lines;
-  }
+  // ---------------------------------------------------------------- keys, find, copy
 
   key(event) {
-    const inside = [this.top.canvas, this.lanes.canvas, this.overview.canvas].includes(document.activeElement);
-    if (!inside) return false;
-    const { store, index } = this;
-    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
-      const way = event.key === "ArrowLeft" ? -1 : 1;
-      if (document.activeElement === this.overview.canvas || event.shiftKey) {
-        const { from, to } = this.window;
-        const shift = way * 0.2 * (to - from);
-        this._look(from + shift, to + shift);
-        return true;
-      }
-      const here = this._chosenStep ?? index.steps.at(-1);
-      const next = here && index.byNumber(here.step + (store.selection?.kind === "step" ? way : 0));
-      if (next) {
-        store.select({ kind: "step", id: next.step });
-        this._reveal(next);
-      }
-      return true;
-    }
-    if (event.key === "ArrowUp" || event.key === "ArrowDown") {
-      const lanes = this.shownLanes ?? [];
-      const at = lanes.findIndex(lane => store.selection?.kind === "request" && lane.record.rid === store.selection.id);
-      const next = lanes[Math.max(0, Math.min(lanes.length - 1, at + (event.key === "ArrowUp" ? -1 : 1)))];
-      if (next) store.select({ kind: "request", id: next.record.rid });
-      return true;
-    }
-    if (event.key !== "Enter") return false;
-    if (this._chosenStep) store.goTo(this._chosenStep.sampled);
-    return true;
-  }
-
-  _reveal(step) {
-    const { from, to } = this.window;
-    if (step.from < from || step.sampled > to) this._look(step.from - (to - from) / 2, step.from + (to - from) / 2);
+    return pressed(this, event);
   }
 
   find(text) {
@@ -315,7 +181,7 @@ export class TimelineView extends View {
         if (!nameOf(record).includes(this.found)) continue;
         this.store.select({ kind: "request", id: record.rid });
         const { from, to } = this.window;
-        if (record.queued > to || (record.finished && record.finished < from)) this._look(record.queued - (to - from) * 0.1, record.queued + (to - from) * 0.9);
+        if (record.queued > to || (record.finished && record.finished < from)) this.look(record.queued - (to - from) * 0.1, record.queued + (to - from) * 0.9);
         break;
       }
     }
@@ -326,12 +192,13 @@ export class TimelineView extends View {
     return [...this.about.children, ...this.step.children].map(node => node.innerText).join("\n");
   }
 
-  _find(rid) {
+  /** A request's record; its id alone when it is not known. */
+  recordOf(rid) {
     return this.store.history.requests.get(rid) ?? { rid };
   }
 
   /** The step that the right column tells of: the chosen one, else that of the playhead. */
-  get _chosenStep() {
+  get chosenStep() {
     const { selection, isLive, time } = this.store;
     const chosen = selection?.kind === "step" ? this.index.byNumber(selection.id) : null;
     return chosen ?? (isLive ? this.index.steps.at(-1) : this.index.stepAt(time)) ?? null;
@@ -356,7 +223,7 @@ export class TimelineView extends View {
     if (!shown || !this.index.history) return;
     const { store } = this;
     const selection = store.selection;
-    const chosen = selection?.kind === "step" || !store.isLive ? this._chosenStep : null;
+    const chosen = selection?.kind === "step" || !store.isLive ? this.chosenStep : null;
     const knobs = store.history.knobs.filter(knob => knob.time >= from && knob.time <= to).map(knob => knob);
     const shared = { index: this.index, knobs, playhead: store.time, live: store.isLive };
     const say = (time, step) => {
@@ -369,7 +236,7 @@ export class TimelineView extends View {
     drawSteps(topContext, b, g, { ...shared, say, chosen });
     this._sizeLanes(lanes.length);
     const height = this._lanesHeight;
-    drawLanes(this.lanes.size(width, height), b, g, { ...shared, lanes, top: this.scroll.scrollTop, height, latest, find: rid => this._find(rid), chosen: selection?.kind === "request" ? selection.id : "", step: chosen, found: this.found });
+    drawLanes(this.lanes.size(width, height), b, g, { ...shared, lanes, top: this.scroll.scrollTop, height, latest, find: rid => this.recordOf(rid), chosen: selection?.kind === "request" ? selection.id : "", step: chosen, found: this.found });
     this._drawOverview(width, left);
     this._label();
   }
@@ -431,10 +298,10 @@ export class TimelineView extends View {
   }
 
   sentence() {
-    const step = this._chosenStep;
+    const step = this.chosenStep;
     const { selection } = this.store;
     if (selection?.kind === "request") {
-      const record = this._find(selection.id);
+      const record = this.recordOf(selection.id);
       const state = record.finished ? endWord(record.reason) : record.state ?? "unknown";
       return `Request ${nameOf(record)}, ${state}, ${count(record.cached ?? 0)} of ${plural(record.prompt ?? 0, "token")} reused.`;
     }
@@ -459,8 +326,8 @@ export class TimelineView extends View {
     const choose = rid => store.select({ kind: "request", id: rid });
     const record = selection?.kind === "request" ? store.history.requests.get(selection.id) : null;
     const lane = record && { record, ...(index.lanes.get(record.rid) ?? { pieces: [], waits: [] }) };
-    refill(this.about, lane ? requestNodes(lane, latest, rid => this._find(rid)) : []);
-    refill(this.step, stepNodes(this._chosenStep, { history: store.history, index, choose }));
+    refill(this.about, lane ? requestNodes(lane, latest, rid => this.recordOf(rid)) : []);
+    refill(this.step, stepNodes(this.chosenStep, { history: store.history, index, choose }));
     this._window(index, from, to);
     this.acts.update();
     const table = `${this.mode} ${JSON.stringify(selection)} ${this.right} ${this.span}`;
