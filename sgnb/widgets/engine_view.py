@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sgnb.widgets.program import MIME_WIDGET
+from sgnb.widgets.program import MIME_WIDGET, output_metadata
 from sgnb.widgets.tables import Table, html_of, text_of
 from sgnb.widgets.telemetry import FeedEngine, feed_of
 
@@ -104,9 +104,9 @@ class EngineView:
             return
         feed_of(self.engine).take(content, self._widget.send)
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         table = self._table()
         data: dict[str, Any] = {"text/plain": text_of(table), "text/html": html_of(table)}
         if self._live:
             data[MIME_WIDGET] = {"version_major": 2, "version_minor": 0, "model_id": self.open().model_id}
-        return data
+        return data, output_metadata(data)

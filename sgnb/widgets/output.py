@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from sgnb.runtime.events import EventLog
 from sgnb.widgets.fold import ProgramFold
-from sgnb.widgets.program import ProgramView, RunSource
+from sgnb.widgets.program import ProgramView, RunSource, output_metadata
 from sgnb.widgets.publisher import get_publisher
 from sgnb.widgets.static import fold_log, html_of, text_of, text_so_far
 
@@ -164,7 +164,8 @@ class WidgetOutput:
     def _publish(self, data: dict[str, Any], *, update: bool) -> None:
         publish = self._shell.display_pub.publish
         context = self._context.copy()  # a context can be entered once at a time
-        context.run(publish, data, metadata={}, transient={"display_id": self._display_id}, update=update)
+        metadata, transient = output_metadata(data), {"display_id": self._display_id}
+        context.run(publish, data, metadata=metadata, transient=transient, update=update)
 
 
 class StaticOutput:

@@ -47,6 +47,11 @@ QUESTIONS = frozenset({"token", "fork", "open", "ends", "past"})
 _numbers = itertools.count(1)
 
 
+def output_metadata(data: Mapping[str, Any]) -> dict[str, Any]:
+    """What marks an output with a widget of ours: the page shows its HTML when the kernel has that widget no more."""
+    return {"sgnb": {"static": "text/html"}} if MIME_WIDGET in data else {}
+
+
 class RunSource(Protocol):
     """A run, as its view asks about it: ``sgnb.run_source``."""
 
@@ -181,9 +186,10 @@ class ProgramView:
             data[MIME_WIDGET] = {"version_major": 2, "version_minor": 0, "model_id": self._widget.model_id}
         return data
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         self.open()
-        return self.bundle()
+        data = self.bundle()
+        return data, output_metadata(data)
 
     # ------------------------------------------------------------ streaming
 

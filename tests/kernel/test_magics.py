@@ -36,6 +36,7 @@ def test_a_cell_streams_and_ends_with_one_bundle(shared: Kernel) -> None:
     last = result.of("update_display_data")[0]
     assert last["transient"] == result.of("display_data")[0]["transient"]
     assert set(last["data"]) == {"text/plain", "text/html", "application/vnd.jupyter.widget-view+json"}
+    assert last["metadata"] == {"sgnb": {"static": "text/html"}}, "the page knows the output for ours"
     assert "Paris is the capital of France." in last["data"]["text/plain"]
     assert "Finished in " in last["data"]["text/html"]
     assert shared.value("capital['answer']") == "Paris is the capital of France."

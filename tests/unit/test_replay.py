@@ -298,7 +298,8 @@ def test_replay_gives_the_three_views_and_their_static_form(
         (replay.kv_map(), "KV map"),
     ):
         assert isinstance(view, EngineView)
-        bundle = view._repr_mimebundle_()
+        bundle, metadata = view._repr_mimebundle_()
+        assert metadata == {}  # no widget that could be lost
         assert bundle["text/plain"].startswith(f"{title}: ") and set(bundle) == {"text/plain", "text/html"}
     replay._ipython_display_()
     assert "Batch timeline: " in capsys.readouterr().out
