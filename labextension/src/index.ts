@@ -27,6 +27,7 @@ import { ModelSource, PaneManager } from './panes';
 import { readKnobs, readMarks } from './protocol';
 import { recordingOpener } from './recordings';
 import { ReplayPlayer } from './replay';
+import { showSaved } from './saved';
 import { publishSettings, readSettings } from './settings';
 import type { IPanelActions } from './view';
 
@@ -154,6 +155,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const panes = new PaneManager(app, labShell, model, source, trans);
     notebooks?.activeCellChanged.connect(() => panes.refreshGraph());
     linkViews(notebooks, panes);
+    showSaved(app, trans);
     const openLog = makeLogOpener(app, model, trans);
     const openRecording = recordingOpener(app, documents, model, player, trans);
     const ids = addCommands({ app, model, panes, player, trans, openLog, openRecording });

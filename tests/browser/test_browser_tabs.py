@@ -1,4 +1,7 @@
-"""Two tabs, reloads in mid-stream, a lost line, another base URL: what was seen is seen again (F71, B175, B181)."""
+"""Two tabs, reloads in mid-stream, a lost line, a restarted kernel, another base URL: what was seen is seen again.
+
+Rows F71, F74, B168, B169, B170, B175, B181 of the fault lists.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,16 @@ for entry in out.core.log.since(0):
     elif type(event).__name__ == "GenDelta":
         texts[event.rid] += event.text
 json.dump(list(texts.values()), open("told.json", "w"))""",
+    "%sgl view kv",
+    "import ipywidgets\nipywidgets.HTML('of somebody else')",
 ]
 TEXTS = """() => [...document.querySelectorAll('.sgnb-program .sgnb-arm')].map(
   arm => [...arm.querySelectorAll('.sgnb-model')].map(node => node.textContent).join(''))"""
 KERNEL = "[...window.jupyterapp.shell.widgets('main')].find(one => one.sessionContext)?.sessionContext.session?.kernel"
+KV = """() => { const canvas = document.querySelector('.sgnb-view-kv canvas.sgnb-kv-canvas');
+  return JSON.stringify([canvas.width, canvas.height, canvas.toDataURL()]); }"""
+KV_SUM = "✓ free + cached + in use = 4\u2009096"
+REFUSED = "Error displaying widget: model not found"
 LAB_SAYS = ("Comm not found for comm id", "widget model not found", "WebSocket", "Kernel connection")
 
 
@@ -102,6 +111,84 @@ def test_F71_B175_two_tabs_and_reloads_in_mid_stream_show_what_the_kernel_has(
     assert shown == [kept, kept]
     other.check_clean()
     context.close()
+    lab.check_clean()
+
+
+@pytest.mark.widget
+@pytest.mark.security
+def test_F74_B168_B169_B170_what_is_saved_is_shown_without_its_kernel(lab: Any, lab_server: Any) -> None:
+    """The map's bytes come again after a reload; without the kernel's models the table stands in their place, and an
+    untrusted notebook shows its text and runs nothing."""
+    name = write(lab_server, "saved.ipynb", tokens=20)
+    lab.page.set_viewport_size({"width": 1280, "height": 1700})  # what is not seen is not drawn
+    lab.open(name)
+    for index in (0, 1, 2, 4, 5):
+        lab.run_cell(index)
+        lab.cell_done(index)
+    kv = lab.cell(4).locator('.sgnb-view-kv[data-state="ok"][data-ready="1"]')
+    kv.get_by_text(KV_SUM).wait_for()
+    before = lab.page.evaluate(KV)
+    save(lab)
+    lab.page.reload()
+    lab.ready(name)
+    kv.get_by_text(KV_SUM).wait_for()
+    lab.page.wait_for_function(f"before => ({KV})() === before", arg=before)
+    texts = finished(lab)
+    saved = json.loads((lab_server.folder / name).read_text())
+    assert "widgets" not in saved["metadata"], "no state of widgets is kept: it would hold their scripts"
+
+    # Restarted: nothing knows the models any more.
+    kernel = lab.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.id")
+    lab_server.request(f"api/kernels/{kernel}/restart", method="POST", body={})
+    lab.page.reload()
+    lab.ready(name)
+    table = lab.cell(2).locator(".sgnb-Saved table")
+    table.wait_for()
+    assert "Finished in" in table.inner_text() and all(text in table.inner_text() for text in texts)
+    lab.cell(4).locator(".sgnb-Saved table", has_text="KV map").wait_for()
+    lab.cell(5).get_by_text(REFUSED).wait_for()
+    assert lab.cell(5).locator(".sgnb-Saved").count() == 0, "another's output is the manager's"
+    assert lab.page.get_by_text(REFUSED).locator("visible=true").count() == 1
+    assert lab.page.locator("[data-mime-type='application/vnd.jupyter.stderr']").count() == 0
+    lab.shot("saved-restarted")
+
+    # The live view again when its cell has run again; and a second view of an output that has none.
+    for index in (0, 1, 4):
+        lab.run_cell(index)
+        lab.cell_done(index)
+    lab.cell(4).locator(".sgnb-view-kv").get_by_text("Nothing has run yet.").wait_for()
+    assert lab.cell(4).locator(".sgnb-Saved").count() == 0
+    assert lab.cell(2).locator(".sgnb-Saved").count() == 1
+    lab.page.evaluate(
+        """() => { window.jupyterapp.shell.currentWidget.content.activeCellIndex = 2;
+          return window.jupyterapp.commands.execute('notebook:create-output-view').then(() => null); }"""
+    )
+    lab.page.locator(".jp-LinkedOutputView .sgnb-Saved table", has_text="Finished in").wait_for()
+
+    # Written by somebody else: the same text, and no script.
+    output = next(o for o in saved["cells"][2]["outputs"] if "text/html" in o.get("data", {}))
+    whole = "".join(output["data"]["text/html"])
+    output["data"]["text/html"] = (
+        whole + "<script>window.broken = 1</script><img src=x onerror='window.broken = 2'>"
+    )
+    (lab_server.folder / "foreign.ipynb").write_text(json.dumps(saved))
+    lab.open("foreign.ipynb")
+    assert not lab.page.evaluate(
+        "() => window.jupyterapp.shell.currentWidget.content.model.cells.get(2).trusted"
+    )
+    table = lab.cell(2).locator(".jp-OutputArea table")
+    table.wait_for()
+    assert all(text in table.inner_text() for text in texts)
+    assert lab.cell(2).locator(".sgnb-program, .sgnb-Saved").count() == 0
+    # Trusted now, and no model: what stands in is not trusted with it.
+    lab.page.evaluate(
+        "() => { window.jupyterapp.shell.currentWidget.content.model.cells.get(2).trusted = true; }"
+    )
+    lab.cell(2).locator(".sgnb-Saved table").wait_for()
+    lab.page.wait_for_function("() => document.querySelector('.sgnb-Saved img')?.complete")
+    assert lab.page.evaluate("() => window.broken") is None
+    # The manager tells the console what it did not find, and the browser that there is no such picture.
+    lab.errors[:] = [one for one in lab.errors if LAB_SAYS[1] not in one and "/files/x?" not in one]
     lab.check_clean()
 
 

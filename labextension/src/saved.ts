@@ -1,0 +1,134 @@
+/**
+ * What is saved stands in for a view that cannot come: after a restart of the kernel and a reload of the page the widget
+ * manager knows no model of our outputs and says so in red; the same output holds its HTML table.
+ *
+ * Runs in the page, called once by the plugin. Outputs of other widgets stay as they are: ours carry `sgnb` in their
+ * metadata. It looks at the page rather than at the widget manager, which has no public word for this, and so serves
+ * notebooks, linked output views and consoles alike. No view is drawn here and nothing is asked of the kernel.
+ */
+
+import type { JupyterFrontEnd } from '@jupyterlab/application';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { Panel, Widget } from '@lumino/widgets';
+
+import { element } from './dom';
+
+interface IOutput {
+  readonly data: Record<string, unknown>;
+  readonly metadata: Record<string, unknown>;
+}
+
+/** What is used of JupyterLab's output area. */
+type OutputArea = Widget & {
+  readonly model: { get(index: number): IOutput | undefined };
+  readonly rendermime: {
+    createRenderer(mimeType: string): Widget & { renderModel(model: unknown): Promise<void> };
+    createModel(options: { data: Record<string, string>; trusted: boolean }): unknown;
+  };
+};
+
+const RENDERER = '.jp-OutputArea-child > .jupyter-widgets';
+
+/** The manager's own words stand where a view should: its mark on the renderer, text, and no view in it. */
+function isRefused(node: Element): boolean {
+  return node.matches(RENDERER) && node.childElementCount === 0 && node.textContent !== '';
+}
+
+/** The saved table of an output of ours; null for any other output. */
+export function savedHtml(output: IOutput | undefined): string | null {
+  const html = output?.metadata.sgnb ? output.data['text/html'] : null;
+  const whole = Array.isArray(html) ? html.join('') : html;
+  return typeof whole === 'string' && whole ? whole : null;
+}
+
+/** The widget that owns a node of the page, looked for from above. */
+function widgetAt(roots: Iterable<Widget>, node: Node): Widget | null {
+  for (const widget of roots) {
+    if (widget.node === node) {
+      return widget;
+    }
+    if (widget.node.contains(node)) {
+      return widgetAt(widget.children(), node);
+    }
+  }
+  return null;
+}
+
+/**
+ * The note and the table. A panel around JupyterLab's renderer: the output area takes the last widget that can render for
+ * the output's own.
+ */
+class StandIn extends Panel {
+  constructor(area: OutputArea, html: string, trans: TranslationBundle) {
+    super();
+    this.html = html;
+    this.addClass('jp-OutputArea-output');
+    this.addClass('sgnb-Saved');
+    const words = trans.__('As it was saved: the kernel has no live view of this output. Run the cell again to see it live.');
+    this.addWidget(new Widget({ node: element('div', 'sgnb-Saved-note', words) }));
+    const renderer = area.rendermime.createRenderer('text/html');
+    // Never trusted: the table needs no script, whoever wrote the file.
+    void renderer.renderModel(area.rendermime.createModel({ data: { 'text/html': html }, trusted: false }));
+    this.addWidget(renderer);
+  }
+
+  readonly html: string;
+}
+
+class SavedOutputs {
+  constructor(
+    private readonly _app: JupyterFrontEnd,
+    private readonly _trans: TranslationBundle
+  ) {}
+
+  /** One renderer: put the saved table beside it, or take it away when the view has come after all. */
+  check(node: Element): void {
+    const refused = isRefused(node);
+    if (!refused && !node.parentElement?.querySelector(':scope > .sgnb-Saved')) {
+      return;
+    }
+    const renderer = widgetAt(this._app.shell.widgets('main'), node);
+    const item = renderer?.parent;
+    const area = item?.parent;
+    if (!renderer || !(item instanceof Panel) || !area?.hasClass('jp-OutputArea')) {
+      return;
+    }
+    const outputs = area as OutputArea;
+    const html = refused ? savedHtml(outputs.model.get([...area.children()].indexOf(item))) : null;
+    const shown = item.widgets.find((one): one is StandIn => one instanceof StandIn);
+    if (shown?.html === (html ?? undefined)) {
+      return;
+    }
+    shown?.dispose();
+    if (html !== null) {
+      item.addWidget(new StandIn(outputs, html, this._trans));
+    }
+    renderer.setHidden(html !== null);
+  }
+}
+
+/** Watch the page's outputs from now on. */
+export function showSaved(app: JupyterFrontEnd, trans: TranslationBundle): void {
+  const saved = new SavedOutputs(app, trans);
+  const look = (records: MutationRecord[]) => {
+    const found = new Set<Element>();
+    for (const { target, addedNodes } of records) {
+      if (target instanceof Element && target.matches(RENDERER)) {
+        found.add(target);
+      }
+      for (const node of addedNodes) {
+        if (node instanceof Element) {
+          node.querySelectorAll(RENDERER).forEach(one => found.add(one));
+        }
+      }
+    }
+    found.forEach(node => node.isConnected && saved.check(node));
+  };
+  // Also the attribute: the renderer is in the page before it is refused. And children: a cell far away comes with it.
+  new MutationObserver(look).observe(document.body, {
+    subtree: true,
+    childList: true,
+    attributes: true,
+    attributeFilter: ['class']
+  });
+}
