@@ -15,6 +15,8 @@ from typing import Any
 from jupyter_client import BlockingKernelClient, KernelManager
 
 TIMEOUT = 90.0
+PROMPT_SECONDS = 5.0
+"""The prompt is back after an interrupt, at most: on a loaded machine. The promise is 1 s when nothing else runs."""
 _numbers = itertools.count(1)
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from kernel_rig import Kernel
+from kernel_rig import PROMPT_SECONDS, Kernel
 
 STEP = 0.02
 LONG = 's += "Tell me everything. "\ns += gen("x", max_tokens=20000, ignore_eos=True)'
@@ -83,7 +83,7 @@ def interrupt_rounds(kernel: Kernel, rounds: int, seed: int) -> None:
         assert result.status == "error", f"round {turn}"
         assert len(result.of("error")) == 1
         assert result.of("error")[0]["ename"] == "KeyboardInterrupt", result.error
-        assert took <= 1.0, f"round {turn} took {took:.2f} s"
+        assert took <= PROMPT_SECONDS, f"round {turn} took {took:.2f} s"
         stats = idle(kernel)
         held = stats["num_used_tokens"] + stats["num_cached_tokens"] + stats["num_free_tokens"]
         assert held == stats["max_total_num_tokens"], stats
@@ -179,7 +179,7 @@ def test_f8_interrupt_of_host_code_in_a_cell(kernel: Kernel) -> None:
     began = time.monotonic()
     kernel.interrupt()
     result = kernel.finish(msg_id)
-    assert time.monotonic() - began <= 1.0
+    assert time.monotonic() - began <= PROMPT_SECONDS
     assert result.of("error")[0]["ename"] == "KeyboardInterrupt"
 
 
@@ -280,7 +280,7 @@ def death_rounds(kernel: Kernel, rounds: int) -> None:
         os.kill(pid, signal.SIGKILL)
         result = kernel.finish(msg_id)
         took = time.monotonic() - began
-        assert took <= 2.0, f"round {turn} took {took:.2f} s"
+        assert took <= PROMPT_SECONDS, f"round {turn} took {took:.2f} s"
         assert result.status == "error"
         assert len(result.of("error")) == 1
         assert result.of("error")[0]["ename"] == "EngineDied", result.error
