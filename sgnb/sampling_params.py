@@ -80,6 +80,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The output is JSON that this schema (as text; ``make`` takes a dict too) allows."""
     ebnf: str | None = None
     """The output is derived from rule ``root``."""
+    reasoning: str | None = None
+    """The model family whose thought is cut out of what the session keeps; set by ``separate_reasoning`` alone."""
 
     @property
     def penalised(self) -> bool:
@@ -117,7 +119,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if isinstance(given.get("json_schema"), Mapping):
             given["json_schema"] = _schema_text(given["json_schema"])
         for key in given:
-            if key not in cls.__struct_fields__:
+            if key not in LEGAL and key != "logit_bias":
                 raise _unknown(key)
         if isinstance(given.get("stop"), str):
             given["stop"] = (given["stop"],)
@@ -207,7 +209,7 @@ def _unknown(key: str) -> LimitError:
             "stop_regex is not supported: a generation stops at texts (stop) and token ids (stop_token_ids)",
             hint="To say what the whole output must be, use regex.",
         )
-    names = SamplingParams.__struct_fields__
+    names = [name for name in SamplingParams.__struct_fields__ if name != "reasoning"]
     near = difflib.get_close_matches(key, names, 1)
     return LimitError(
         f"unknown sampling parameter {key!r}" + (f". Did you mean {near[0]!r}?" if near else ""),

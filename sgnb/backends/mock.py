@@ -32,6 +32,7 @@ from sgnb.backends.conform import conforming_text
 from sgnb.errors import EngineDied, RequestError
 from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Init, Select, TextPart
 from sgnb.lang.instruction import Instruction as Op
+from sgnb.reasoning import split_reasoning
 from sgnb.sampling_params import SamplingParams
 
 CHATML = TemplateInfo(
@@ -268,7 +269,7 @@ class MockBackend(Backend):
             if isinstance(request.op, Decode):
                 events.append(Delta(request.op.rid, piece, (TokenInfo(len(piece), logprob),)))
         if not request.pieces:
-            session.text += request.text
+            session.text += _kept(request)
             session.now = None
             events.append(Done(request.op.rid, request.finish, _meta(request)))
             self._advance(session)  # a fork behind it is open before a release that its end causes
@@ -341,6 +342,12 @@ class MockBackend(Backend):
             for rid, sink in now + queued:
                 _send(sink, Failed(error, rid=rid))
         self._sessions.clear()
+
+
+def _kept(request: _Request) -> str:
+    """What of the output stays in the session."""
+    family = request.op.params.reasoning if isinstance(request.op, Decode) else None
+    return request.text if family is None else split_reasoning(request.text, family)[1]
 
 
 def _unscripted(op: Decode | Select) -> str:

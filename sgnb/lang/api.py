@@ -34,8 +34,8 @@ from sgnb.lang.expressions import as_expr as as_expr
 from sgnb.lang.expressions import flatten as flatten
 from sgnb.lang.instruction_after import use_of_call
 from sgnb.lang.position import Place, here, internal, place_of, position_of, user_frame
-from sgnb.lang.reasoning import FAMILIES
 from sgnb.lang.schema import Shape
+from sgnb.reasoning import FAMILIES
 
 internal(__name__)
 
@@ -281,7 +281,7 @@ video = _no_vision("video")
 
 def separate_reasoning(expr: object = None, model_type: str = "qwen3") -> ExprList:
     """``expr`` with the model's thoughts told apart: each ``gen("x")`` in it binds its answer to ``x`` and its thought
-    to ``x_reasoning_content``. The state's text keeps both, as they were generated.
+    to ``x_reasoning_content``. The state goes on with the answer alone: its text and later prompts lack the thought.
 
     ``model_type`` is SGLang's name of the model family, which says how thoughts are marked. Raises ProgramError for
     another name and for a ``gen`` with ``n``, ProgramTypeError when there is no expression.

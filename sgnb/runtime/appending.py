@@ -67,6 +67,8 @@ class Appending(Turns):
         name = part.name or self._auto_name()
         at = part.place if part.place is not None and part.place.code is place.code else place
         ordinal, params = self._params(part, at)
+        if part.reasoning is not None and (part.n or self.samples) == 1:
+            params = msgspec.structs.replace(params, reasoning=part.reasoning)
         sids = [self.backend.new_sid() for _ in range((part.n or self.samples) - 1)]
         if sids:
             core.record(ForkOp(self.sid, tuple(sids), at))
@@ -77,6 +79,7 @@ class Appending(Turns):
         self._pieces.append(slots[0])
         self._history.append(slots[0])
         if part.reasoning is not None and not sids:
+            slots[0].family = part.reasoning
             self._values[name] = ReasoningPart(slots[0], part.reasoning, thought=False)
             self._values[name + SUFFIX] = ReasoningPart(slots[0], part.reasoning, thought=True)
         elif part.parse and part.shape is not None:

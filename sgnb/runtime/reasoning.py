@@ -1,14 +1,14 @@
 """The two variables of ``separate_reasoning(gen("x"))``: the answer as ``x``, the thought as ``x_reasoning_content``.
 
-Notebook process; made by ``runtime.state`` when such a generation is recorded. Both are read from the generation's own
-text, which stays in the state as it was generated: its tokens are in the session. No waiting here.
+Notebook process; made by ``runtime.appending`` when such a generation is recorded. Both are read from what was generated;
+the state's text and the session go on with the answer alone (``engine.scheduler.output``). No waiting here.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from sgnb.lang.reasoning import split_reasoning
+from sgnb.reasoning import split_reasoning
 from sgnb.runtime.variables import Deferred, Slot
 
 SUFFIX = "_reasoning_content"
@@ -31,8 +31,8 @@ class ReasoningPart(Deferred):
 
     def read(self) -> str:
         """The text of this half; raises the generation's error."""
-        reasoning, answer = split_reasoning(self.slot.core.read(self.slot), self.family)
-        return reasoning if self.thought else answer
+        answer = self.slot.core.read(self.slot)
+        return split_reasoning(self.slot.generated, self.family)[0] if self.thought else answer
 
     def meta(self) -> dict[str, Any]:
         """The generation's."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sgnb.errors import SgnbError
 from sgnb.lang.position import Place
+from sgnb.reasoning import split_reasoning
 
 if TYPE_CHECKING:
     from sgnb.runtime.core import Core
@@ -39,8 +40,8 @@ class Slot:
     """The value of one generation: text as it comes, then meta or an error. Written under ``core.lock`` only."""
 
     __slots__ = (
-        "_held", "_state", "also", "chunks", "core", "cut", "failure", "heirs", "ids", "logprobs", "marks", "meta", "name",
-        "options", "place", "rid", "sample", "settled", "sid", "tokens",
+        "_held", "_state", "also", "chunks", "core", "cut", "failure", "family", "heirs", "ids", "logprobs", "marks", "meta",
+        "name", "options", "place", "rid", "sample", "settled", "sid", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +80,8 @@ class Slot:
         self.meta: dict[str, Any] = {}
         self.failure: Failure | None = None
         self.settled = False
+        self.family: str | None = None
+        """The model family whose thought is no part of its text, once it has ended."""
         self.cut = False
         """True when it was stopped from here: the engine may have written more than came."""
 
@@ -112,14 +115,21 @@ class Slot:
 
     @property
     def text(self) -> str:
-        """The text so far."""
+        """The text so far; once it has ended, what the session keeps of it."""
+        if self.family is None or not self.settled or self.failure is not None:
+            return self.generated
+        return split_reasoning(self.generated, self.family)[1]
+
+    @property
+    def generated(self) -> str:
+        """All that came."""
         return "".join(self.chunks)
 
     def value(self) -> str:
         """The text of a settled slot; raises its error."""
         if self.failure is not None:
             self.failure.throw()
-        return "".join(self.chunks)
+        return self.text
 
 
 class Deferred(ABC):

@@ -65,7 +65,9 @@ def test_B097_a_bias_outside_the_vocabulary_is_refused():
 
 
 def test_F29_every_parameter_refuses_a_wrong_type_with_what_is_legal():
-    assert {*LEGAL, "logit_bias"} == set(SamplingParams.__struct_fields__)
+    assert {*LEGAL, "logit_bias", "reasoning"} == set(SamplingParams.__struct_fields__)
+    with pytest.raises(LimitError, match="unknown sampling parameter 'reasoning'"):
+        SamplingParams.make({"reasoning": "qwen3"})
     for name, legal in LEGAL.items():
         for wrong in (3.5j, object()):
             with pytest.raises(LimitError) as caught:

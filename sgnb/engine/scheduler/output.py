@@ -12,6 +12,7 @@ from sgnb.config import MAX_FRAME_BYTES
 from sgnb.engine.scheduler.req import Req
 from sgnb.engine.scheduler.stop import kept_prefix
 from sgnb.messages import BatchOutput, Finish, ReqOutput, RequestMeta, SchedulerOutput
+from sgnb.reasoning import split_reasoning
 
 GENERATE = "@generate"
 """Label of requests from ``Engine.generate``: only they are told their ids at the end."""
@@ -24,7 +25,8 @@ LOGPROB_BYTES, TOP_BYTES, SCORED_BYTES = 48, 16, 24
 def kept_output(req: Req, reason: Finish, table: Sequence[bytes]) -> tuple[list[int], bytes]:
     """Output tokens the session keeps, and kept bytes beyond them (they become literal pending text).
 
-    A stop string cuts at its first byte; EOS and stop ids are not part of the text; an error keeps nothing.
+    A stop string cuts at its first byte; EOS and stop ids are not part of the text; an error keeps nothing. Of a thought
+    and an answer that are told apart the session keeps the answer, as text: its tokens would stand elsewhere.
     """
     if reason.type == "error":
         return [], b""
@@ -35,6 +37,11 @@ def kept_output(req: Req, reason: Finish, table: Sequence[bytes]) -> tuple[list[
         cut = req.scanner.hit.start
     elif reason.type in ("eos", "stop"):
         ids = ids[:-1]
+    if req.params.reasoning is not None:
+        text = b"".join(table[i] for i in ids if i < len(table))[:cut].decode("utf-8", "replace")
+        answer = split_reasoning(text, req.params.reasoning)[1]
+        if answer != text:
+            return [], answer.encode()
     count, leftover = kept_prefix(ids, table, cut)
     return ids[:count], leftover
 
@@ -95,7 +102,7 @@ class OutputBuilder:
 
 def _size(out: ReqOutput) -> int:
     """Bytes of what can be long in a last output, about; never too few."""
-    size = 5 * (len(out.ids) + len(out.prompt_ids) + len(out.output_ids))
+    size = 5 * (len(out.ids) + len(out.prompt_ids) + len(out.output_ids)) + len(out.leftover)
     for scored in (out.logprobs, out.input_logprobs):
         if scored:
             size += len(scored) * (LOGPROB_BYTES + TOP_BYTES * max(len(scored[0].top), len(scored[-1].top)))

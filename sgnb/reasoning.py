@@ -1,7 +1,7 @@
 """What a model thinks before it answers, told apart from the answer by the marks its family writes.
 
-A leaf of the language: pure functions over text, used by ``lang.api.separate_reasoning`` (which families there are) and
-``runtime.reasoning`` (the split). No states, no I/O.
+A leaf: pure functions over text, used by ``lang.api.separate_reasoning`` (which families there are), by ``runtime`` (the
+two variables and the state's text) and by the scheduler (what a session keeps), which must agree. No states, no I/O.
 """
 
 from __future__ import annotations
