@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page
-from view_page import data_of, open_view
+from view_page import data_of, open_view, use_theme
 
 from sgnb.widgets.bundle import script_of
 
@@ -243,6 +243,24 @@ def test_timeline_answers_by_mouse_and_key(browser: Browser) -> None:
     page.locator("canvas.sgnb-time-overview").click(position={"x": 300, "y": 20})
     page.wait_for_function("() => Number(document.querySelector('.sgnb-view').dataset.lanes) < 3")
     assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
+def test_prefill_is_seen_in_forced_colours(browser: Browser) -> None:
+    """Its fill is then the ground: without lines in it a thin bar is nothing, and the legend's box another thing."""
+    page = open_view(browser, "timeline", scenario="batch()")
+    use_theme(page, "forced")
+    swatch = "getComputedStyle(document.querySelector('.sgnb-swatch-prefill')).backgroundImage"
+    assert "gradient" in page.evaluate(f"() => {swatch}")
+    # The overview's key: prefill lies above decode, both beside "tokens/s".
+    lines = """() => {
+      const canvas = document.querySelector('canvas.sgnb-time-overview');
+      const {data} = canvas.getContext('2d').getImageData(8, 0, 1, 20);
+      return [10, 11, 12, 13, 14, 15, 16, 17].map(y => data[4 * y + 3] > 200 && data[4 * y] < 80);
+    }"""
+    page.wait_for_function(
+        f"() => {{ const key = ({lines})(); return key[1] !== key[2] && key[6] && key[7]; }}"
+    )
     page.close()
 
 

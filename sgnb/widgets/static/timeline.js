@@ -266,14 +266,16 @@ export class TimelineView extends View {
     this.overviewGeometry = g;
     const { store } = this;
     const playhead = store.isLive ? null : store.time;
-    const key = [width, this.window.from, this.window.to, playhead, this.colours.ground, store.history.version].join(" ");
-    if (key === this._overviewKey || (now - (this._overviewAt ?? 0) < OVERVIEW_EVERY && this._overviewWindow === `${width} ${playhead} ${this.right} ${this.span}`)) return;
+    const key = [width, this.window.from, this.window.to, playhead, this._brushKey, store.history.version].join(" ");
+    const place = `${width} ${playhead} ${this.right} ${this.span} ${this._brushKey}`; // what the reader changes is drawn at once
+    if (key === this._overviewKey || (now - (this._overviewAt ?? 0) < OVERVIEW_EVERY && this._overviewWindow === place)) return;
     this._overviewKey = key;
     this._overviewAt = now;
-    this._overviewWindow = `${width} ${playhead} ${this.right} ${this.span}`;
+    this._overviewWindow = place;
     const ends = (time, last) => (store.replaying ? `${(time - g.from).toFixed(g.to - g.from < 20 ? 1 : 0)} s` : last ? "now" : `−${Math.round(g.to - time)} s`);
     const figures = store.history.figures.filter(figure => figure.time >= g.from - 1 && figure.time <= g.to);
-    drawOverview(this.overview.size(width, OVERVIEW.height), this.colours, g, { index: this.index, figures, window: { ...this.window, playhead }, slots: store.live.slots, ends });
+    const context = this.overview.size(width, OVERVIEW.height);
+    drawOverview(context, this._brushes(context), g, { index: this.index, figures, window: { ...this.window, playhead }, slots: store.live.slots, ends });
   }
 
   _label() {

@@ -5,7 +5,7 @@ import { clip, label, X } from "./timeline_paint.js";
 
 export const OVERVIEW = { top: 4, bars: 40, height: 64 };
 
-/** Tokens a second and KV used over the whole time that is drawn, with the window in it. */
+/** Tokens a second and KV used over the whole time that is drawn, with the window in it; `c`: brushes. */
 export function drawOverview(context, c, g, { index, figures, window, slots, ends }) {
   const { top, bars, height } = OVERVIEW;
   context.clearRect(0, 0, g.left + g.width + 20, height);
@@ -19,7 +19,7 @@ export function drawOverview(context, c, g, { index, figures, window, slots, end
   const foot = top + bars;
   context.fillStyle = c.decode;
   boxes.forEach(({ high, low }, i) => low && context.fillRect(g.left + i * each, foot - low, each - 1, low));
-  context.fillStyle = c.prefill;
+  context.fillStyle = c.prefillThin;
   boxes.forEach(({ high, low }, i) => high > low && context.fillRect(g.left + i * each, foot - high, each - 1, high - low));
   clip(context, g, height);
   context.strokeStyle = c.locked;
@@ -74,7 +74,7 @@ function overviewKey(context, c, g, top) {
   if (g.left > 100) {
     context.fillStyle = c.decode;
     context.fillRect(g.left - 102, top + 11, 8, 5);
-    context.fillStyle = c.prefill;
+    context.fillStyle = c.prefillThin;
     context.fillRect(g.left - 102, top + 6, 8, 5);
   }
   label(context, c, g, "tokens/s (√)", top + 11);

@@ -15,9 +15,21 @@ export function brushes(context, c) {
   return {
     ...c,
     prefillFill: hatch(context, c.prefill, c.prefillEdge),
+    prefillThin: forced ? stripes(context, c.prefill, c.prefillEdge) : c.prefill, // where a hatch has no room
     line: forced ? c.text : c.rule,
     grey: c.text2,
   };
+}
+
+/** Lines of 1 px, one apart: a fill of two colours that tells itself from a solid one at any width. */
+function stripes(context, ground, line) {
+  const tile = Object.assign(document.createElement("canvas"), { width: 1, height: 2 });
+  const c = tile.getContext("2d");
+  c.fillStyle = ground;
+  c.fillRect(0, 0, 1, 2);
+  c.fillStyle = line;
+  c.fillRect(0, 0, 1, 1);
+  return context.createPattern(tile, "repeat");
 }
 
 let cuts = new Map(); // font, room and text → the text that fits, and its width
@@ -65,7 +77,7 @@ export function band(context, b, g, from, to, top, height) {
 
 /** A prefill block: hatched, with an edge where there is room for one. */
 export function hatched(context, b, x, y, width, height) {
-  context.fillStyle = width < 3 ? b.prefill : b.prefillFill;
+  context.fillStyle = width < 3 ? b.prefillThin : b.prefillFill;
   context.fillRect(x, y, width, height);
   if (width < 4) return;
   context.strokeStyle = b.prefillEdge;

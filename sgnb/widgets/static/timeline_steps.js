@@ -108,7 +108,7 @@ function joinedSteps(context, b, g, index, scale) {
     if (cut < 1) context.fillRect(g.left + x, ROWS.step + cut * ROWS.stepHeight, wide, (1 - cut) * ROWS.stepHeight);
     context.fillRect(g.left + x, foot - low, wide, low);
   }
-  context.fillStyle = b.prefill;
+  context.fillStyle = b.prefillThin;
   for (const { x, wide, cut, high, low } of runs) {
     if (!cut) continue;
     context.fillRect(g.left + x, ROWS.step, wide, cut * ROWS.stepHeight);
