@@ -7,6 +7,7 @@ engine. Asks the engine for the static form when the view is shown, and only the
 from __future__ import annotations
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -173,7 +174,8 @@ def view(
 def _live() -> bool:
     from IPython.core.getipython import get_ipython  # noqa: PLC0415  only a notebook displays
 
-    return display_mode(get_ipython()) != "static"
+    asked = os.environ.get("SGNB_DISPLAY", "").lower()  # holds also where no kernel displays
+    return asked != "static" and display_mode(get_ipython()) != "static"
 
 
 def _view(kind: str, engine: Engine | None, make: Callable[[Engine], tables.Table]) -> EngineView:
