@@ -178,6 +178,20 @@ def test_select_that_never_fits_is_refused_with_the_numbers():
     assert error.code == "context" and "7 tokens" in error.message and "10" in error.message
 
 
+@pytest.mark.parametrize("page", [1, 4])
+def test_a_select_behind_a_prompt_that_fills_the_context_needs_no_room_for_one_token(page):
+    """The last token of an option is scored by what stands before it: it takes neither slot nor position."""
+    prompt = bytes(range(97, 97 + 20))
+    for options, fits in (([b"x", b"y"], True), ([b"x", b"yz"], False)):
+        rig = Rig(context_length=20, max_total_tokens=20, page_size=page)
+        rid = rig.select(1, prompt, options)
+        rig.drain()
+        finish = rig.told[rid].finish
+        assert (finish.type == "stop") == fits, finish
+        assert fits or finish.error.code == "context"
+        rig.scheduler.check_integrity()
+
+
 def test_an_aborted_select_leaves_its_session_as_it_was():
     rig = Rig(chunked_prefill_size=2)
     rig.run(1, b"hello", max_new_tokens=2, ignore_eos=True)

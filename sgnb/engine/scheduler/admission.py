@@ -49,7 +49,8 @@ def refusal(
             [token for option in selection.options for token in option], scheduler.runner.vocab_size
         )
         bad = bad or _too_long(scheduler, kept + len(msg.ids), selection)
-    return bad or _never_fits(scheduler, msg, kept + len(msg.ids)) or _queue_full(scheduler)
+    new = msg.params.max_new_tokens if selection is None else 0  # what options take, _too_long has weighed
+    return bad or _never_fits(scheduler, kept + len(msg.ids), new) or _queue_full(scheduler)
 
 
 def join_refusal(scheduler: Scheduler, msg: SessionJoin, parent: Session) -> ErrorInfo | None:
@@ -82,8 +83,8 @@ def bad_ids(ids: list[int], vocab_size: int) -> ErrorInfo | None:
     return None
 
 
-def _never_fits(scheduler: Scheduler, msg: SessionDecode, prompt: int) -> ErrorInfo | None:
-    context, pool, new = scheduler.runner.context_length, scheduler.allocator.size, msg.params.max_new_tokens
+def _never_fits(scheduler: Scheduler, prompt: int, new: int) -> ErrorInfo | None:
+    context, pool = scheduler.runner.context_length, scheduler.allocator.size
     if not prompt:
         return _error(
             "empty_prompt", "the prompt is empty: there is no token to start from", "Add some text."
