@@ -19,11 +19,11 @@ MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
 BUDGET_unit := 390
-BUDGET_engine := 780
-BUDGET_kernel := 420
+BUDGET_engine := 750
+BUDGET_kernel := 390
 BUDGET_notebooks := 330
-BUDGET_browser := 560
-BUDGET_peer := 220
+BUDGET_browser := 540
+BUDGET_peer := 300
 BUDGET_soak := 7200
 SUITES := unit engine peer kernel notebooks browser
 PYTEST := $(PY) -m pytest -q --durations=20 --durations-min=0.5
