@@ -7,6 +7,7 @@ A Run holds its root state; the core inside does not. Widgets read ``run.log`` a
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from sgnb.runtime.events import EventLog, HostNote, RunStarted
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.variables import fresh, resolved
-from sgnb.runtime.waiting import TICK_SECONDS
+from sgnb.runtime.waiting import tick
 
 internal(__name__)
 
@@ -127,26 +128,26 @@ class Run:
 
     async def _wait_async(self) -> State:
         loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
+        woken, ended = asyncio.Event(), threading.Event()
 
         def tell() -> None:
+            ended.set()
             try:
-                loop.call_soon_threadsafe(ended.set)
+                loop.call_soon_threadsafe(woken.set)
             except RuntimeError:
                 pass  # the loop has ended: nobody waits there any more
 
         self.core.on_done(tell)
         if self.driver.pool is None and not self.done:
             self.start()
-        while not ended.is_set():
-            # The tick keeps the loop waking, so that an interrupt of the awaiting cell is seen.
-            try:
-                await asyncio.wait_for(ended.wait(), TICK_SECONDS)
-            except TimeoutError:
-                continue
-            except (asyncio.CancelledError, KeyboardInterrupt):
-                self.cancel()  # as a task is that is awaited; asyncio.shield keeps it
-                raise
+        try:
+            while not ended.is_set():
+                woken.clear()
+                if not ended.is_set():
+                    await tick(woken)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            self.cancel()  # as a task is that is awaited; asyncio.shield keeps it
+            raise
         self._raise()
         return self.state
 

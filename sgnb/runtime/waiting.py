@@ -42,11 +42,17 @@ def set_current(core: Core | None) -> None:
     _current.set(core)
 
 
-async def _tick(woken: asyncio.Event) -> None:
+async def tick(woken: asyncio.Event) -> None:
+    """Wait until ``woken`` is set; the next tick sets it.
+
+    Not by ``asyncio.wait_for``: up to Python 3.11 it forgets a cancellation that comes together with the end of what it
+    waits for, and then an interrupted cell went on for ever.
+    """
+    timer = asyncio.get_running_loop().call_later(TICK_SECONDS, woken.set)
     try:
-        await asyncio.wait_for(woken.wait(), TICK_SECONDS)
-    except TimeoutError:
-        pass
+        await woken.wait()
+    finally:
+        timer.cancel()
 
 
 class CancelRun(BaseException):
@@ -144,7 +150,7 @@ class Waiting(ABC):
             while not (ready() or self.cancelled):
                 woken.clear()
                 if not ready():
-                    await _tick(woken)
+                    await tick(woken)
         except (asyncio.CancelledError, KeyboardInterrupt):
             self.stop()
             raise

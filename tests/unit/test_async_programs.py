@@ -306,3 +306,30 @@ def test_streams_of_joined_values_and_samples_and_of_failures(backend):
     with pytest.raises(sgl.errors.SgnbError, match="boom"):
         asyncio.run(read(one_gen.run(1, backend=broken), "x"))
     broken.shutdown()
+
+
+@sgl.function
+def hanging(s):
+    s += sgl.gen("hang")
+
+
+def test_a_cancellation_that_comes_with_news_is_not_forgotten(backend):
+    """Up to Python 3.11 ``asyncio.wait_for`` swallows it then; an interrupted cell that streamed went on for ever."""
+
+    async def cancelled(turn: int) -> bool:
+        core = hanging.run_async(backend=backend).core
+        task = asyncio.create_task(core.wait_async(lambda: False))
+        for _ in range(2 + turn % 3):
+            await asyncio.sleep(0)
+        with core.lock:
+            core.notify()  # its call is one of the loop's next
+        for _ in range(turn % 5):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task}, timeout=5)
+        return task.done() and task.cancelled()
+
+    async def rounds() -> list[bool]:
+        return [await cancelled(turn) for turn in range(30)]
+
+    assert all(asyncio.run(rounds()))
