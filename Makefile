@@ -18,10 +18,10 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/style/* labextensio
 MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
-BUDGET_unit := 390
-BUDGET_engine := 750
+BUDGET_unit := 360
+BUDGET_engine := 700
 BUDGET_kernel := 390
-BUDGET_notebooks := 330
+BUDGET_notebooks := 410
 BUDGET_browser := 540
 BUDGET_peer := 300
 BUDGET_soak := 7200
