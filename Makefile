@@ -18,12 +18,12 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/style/* labextensio
 MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
-BUDGET_unit := 360
-BUDGET_engine := 700
-BUDGET_kernel := 390
-BUDGET_notebooks := 410
-BUDGET_browser := 540
-BUDGET_peer := 300
+BUDGET_unit := 330
+BUDGET_engine := 840
+BUDGET_kernel := 370
+BUDGET_notebooks := 380
+BUDGET_browser := 520
+BUDGET_peer := 260
 BUDGET_soak := 7200
 SUITES := unit engine peer kernel notebooks browser
 PYTEST := $(PY) -m pytest -q --durations=20 --durations-min=0.5
