@@ -19,10 +19,10 @@ MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
 BUDGET_unit := 330
-BUDGET_engine := 840
-BUDGET_kernel := 370
-BUDGET_notebooks := 380
-BUDGET_browser := 520
+BUDGET_engine := 780
+BUDGET_kernel := 350
+BUDGET_notebooks := 360
+BUDGET_browser := 620
 BUDGET_peer := 260
 BUDGET_soak := 7200
 SUITES := unit engine peer kernel notebooks browser
