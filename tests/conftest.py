@@ -18,6 +18,9 @@ import pytest
 
 _RUNTIME = Path(tempfile.mkdtemp(prefix="sgt-"))
 os.environ["JUPYTER_RUNTIME_DIR"] = str(_RUNTIME)
+# A shell starts a background job with SIGINT ignored, and children inherit that: the tests that interrupt need it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def engine_processes(mark: str | None = None) -> list[int]:
