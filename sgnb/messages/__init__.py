@@ -115,7 +115,7 @@ from sgnb.messages.scheduler import (
     TokenTable,
 )
 from sgnb.messages.snapshot import Snapshot, SnapshotNode, SnapshotRequest, SnapshotSession
-from sgnb.messages.telemetry import Numbered, TelemetryEvent, TelemetryFrame
+from sgnb.messages.telemetry import EncodedFrame, Numbered, TelemetryEvent, TelemetryFrame
 
 __all__ = [
     "FROM_PREVIOUS",
@@ -134,6 +134,7 @@ __all__ = [
     "Control",
     "Decode",
     "Dropped",
+    "EncodedFrame",
     "EngineRecord",
     "EngineSpec",
     "EngineStats",

@@ -107,7 +107,7 @@ class RequestEvent(Wire, frozen=True, kw_only=True, tag="request"):
     """Prompt tokens that another request computed at the same time; this one's copy was freed."""
 
 
-class StepRow(Wire, frozen=True, kw_only=True):
+class StepRow(Wire, frozen=True, kw_only=True, gc=False):
     """One row of a step: how many new tokens it computes after how many that have KV."""
 
     rid: str
@@ -116,7 +116,7 @@ class StepRow(Wire, frozen=True, kw_only=True):
     prefix: int
 
 
-class StepNote(Wire, frozen=True, kw_only=True):
+class StepNote(Wire, frozen=True, kw_only=True, gc=False):
     """A decision of the pass, with its numbers: what was needed and what there was, in ``unit``. Who waits for a leader or a
     grammar is noted once, and again when that changes; for room, in each pass in which it is the first that does not fit."""
 
@@ -189,7 +189,7 @@ class RadixEvent(Wire, frozen=True, kw_only=True, tag="radix"):
     """Of split: the node that was cut; it lies below ``node`` now and begins where that one ends."""
 
 
-class SlotRun(Wire, frozen=True, kw_only=True, array_like=True):
+class SlotRun(Wire, frozen=True, kw_only=True, array_like=True, gc=False):
     """Slots ``start … start + count``; ``owner``: a request id, or ``node:<id>`` for the tree's, or empty: free."""
 
     owner: str

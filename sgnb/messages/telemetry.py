@@ -6,6 +6,8 @@ Scheduler process → every kernel that shows or records something (PUB). The ev
 
 from __future__ import annotations
 
+import msgspec
+
 from sgnb.messages.events import EngineStats, KnobEvent, KVDelta, RadixEvent, RequestEvent, StepEvent
 from sgnb.messages.parts import Wire
 from sgnb.messages.recorded import InputEvent, OutputEvent
@@ -29,3 +31,13 @@ class TelemetryFrame(Wire, frozen=True, kw_only=True):
     last_seq: int
     time: float
     events: list[Numbered] = []
+
+
+class EncodedFrame(Wire, frozen=True, kw_only=True, tag="TelemetryFrame"):
+    """A ``TelemetryFrame`` as its sender has it: each of ``events`` is a ``Numbered`` that was encoded when it happened. On
+    the wire both are the same."""
+
+    incarnation: str
+    last_seq: int
+    time: float
+    events: list[msgspec.Raw] = []

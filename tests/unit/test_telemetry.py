@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from sgnb.engine.scheduler.telemetry import Meter, Telemetry, steady_clock
-from sgnb.messages import Label, RequestEvent
+from sgnb.messages import EncodedFrame, Label, RequestEvent, TelemetryFrame
+from sgnb.transport import encode
 
 
 def event(time: float, rid: str = "c1.r1") -> RequestEvent:
     return RequestEvent(time=time, rid=rid, client=1, label=Label(), state="queued")
+
+
+def received(frame: EncodedFrame) -> TelemetryFrame:
+    """As a kernel has it."""
+    return msgspec.msgpack.decode(encode(frame), type=TelemetryFrame)
 
 
 def test_events_are_numbered_without_holes_and_leave_once():
@@ -15,12 +22,28 @@ def test_events_are_numbered_without_holes_and_leave_once():
     for n in range(3):
         telemetry.emit(event(n))
     assert telemetry.pending
-    frame = telemetry.take_frame("inc", 5.0)
+    frame = received(telemetry.take_frame("inc", 5.0))
     assert [numbered.seq for numbered in frame.events] == [1, 2, 3]
+    assert [numbered.event for numbered in frame.events] == [event(n) for n in range(3)]
     assert frame.last_seq == 3
     assert not telemetry.pending
-    beat = telemetry.take_frame("inc", 5.25)
+    beat = received(telemetry.take_frame("inc", 5.25))
     assert (beat.events, beat.last_seq, beat.time) == ([], 3, 5.25), "a heartbeat carries the last number"
+
+
+def test_a_frame_is_bounded_and_the_rest_is_pending(monkeypatch):
+    monkeypatch.setattr("sgnb.engine.scheduler.telemetry.FRAME_BYTES", 200)
+    telemetry = Telemetry()
+    for n in range(9):
+        telemetry.emit(event(n))
+    telemetry.emit(event(9, "c1.r" + "1" * 300))
+    seen = []
+    while telemetry.pending:
+        frame = received(telemetry.take_frame("inc", 1.0))
+        assert frame.events and frame.last_seq == frame.events[-1].seq, "what is pending is not lost yet"
+        seen += [numbered.seq for numbered in frame.events]
+        assert len(encode(frame.events)) <= 210 or len(frame.events) == 1
+    assert seen == list(range(1, 11)) and len(seen) == telemetry.last_seq
 
 
 def test_ring_is_bounded_by_bytes_and_by_age():

@@ -16,7 +16,7 @@ from itertools import islice
 import msgspec
 
 from sgnb.config import HEARTBEAT_SECONDS
-from sgnb.messages import EngineStats, Numbered, TelemetryEvent, TelemetryFrame
+from sgnb.messages import EncodedFrame, EngineStats, Numbered, TelemetryEvent
 
 RING_SECONDS = 660.0
 """Ten minutes, and as long as two whole pictures (``key_pictures``) lie apart."""
@@ -47,31 +47,30 @@ class Telemetry:
         self._bytes = 0
         self._ring_bytes = ring_bytes
         self._ring_seconds = ring_seconds
-        self._fresh: deque[tuple[int, Numbered]] = deque()
+        self._fresh: deque[bytes] = deque()
+        """Those that no frame has carried yet."""
 
     def emit(self, event: TelemetryEvent) -> None:
-        """Number an event, keep it, and put it in the next frame."""
+        """Number an event, keep it, and put it in the next frame. It is encoded once, here."""
         self.last_seq += 1
-        numbered = Numbered(seq=self.last_seq, event=event)
-        encoded = self._encoder.encode(numbered)
-        size = len(encoded)
+        encoded = self._encoder.encode(Numbered(seq=self.last_seq, event=event))
         self._ring.append((event.time, encoded))
-        self._bytes += size + ENTRY_BYTES
-        self._fresh.append((size, numbered))
+        self._bytes += len(encoded) + ENTRY_BYTES
+        self._fresh.append(encoded)
         while self._bytes > self._ring_bytes or self._ring[0][0] < event.time - self._ring_seconds:
             self._bytes -= len(self._ring.popleft()[1]) + ENTRY_BYTES
 
-    def take_frame(self, incarnation: str, now: float) -> TelemetryFrame:
+    def take_frame(self, incarnation: str, now: float) -> EncodedFrame:
         """What is new since the last frame, some 4 MB of it at most (then more is ``pending``); an empty one is the
         heartbeat."""
-        events: list[Numbered] = []
+        events: list[msgspec.Raw] = []
         size = 0
-        while self._fresh and (not events or size + self._fresh[0][0] <= FRAME_BYTES):
-            more, numbered = self._fresh.popleft()
-            size += more
-            events.append(numbered)
-        last = events[-1].seq if self._fresh else self.last_seq
-        return TelemetryFrame(incarnation=incarnation, last_seq=last, time=now, events=events)
+        while self._fresh and (not events or size + len(self._fresh[0]) <= FRAME_BYTES):
+            encoded = self._fresh.popleft()
+            size += len(encoded)
+            events.append(msgspec.Raw(encoded))
+        last = self.last_seq - len(self._fresh)
+        return EncodedFrame(incarnation=incarnation, last_seq=last, time=now, events=events)
 
     @property
     def pending(self) -> bool:
