@@ -46,6 +46,10 @@ class TokenInfo:
     """The likeliest token that the grammar excluded; -1: none."""
     forced: bool = False
     """The grammar allowed this token alone."""
+    text: str | None = None
+    """With ``return_text_in_logprobs``."""
+    top_texts: tuple[str, ...] = ()
+    """The texts of ``top``, likewise."""
 
 
 @dataclass(frozen=True, slots=True)

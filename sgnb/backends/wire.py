@@ -154,7 +154,17 @@ def _choice(choice: Choice) -> dict[str, Any]:
 def _tokens(chunk: Chunk) -> tuple[TokenInfo, ...]:
     if chunk.logprobs:
         return tuple(
-            TokenInfo(one.id, one.logprob, tuple(one.top), one.raw, one.allowed, one.ruled_out, one.forced)
+            TokenInfo(
+                one.id,
+                one.logprob,
+                tuple(one.top),
+                one.raw,
+                one.allowed,
+                one.ruled_out,
+                one.forced,
+                one.text or None,
+                tuple(one.top_texts),
+            )
             for one in chunk.logprobs
         )
     return tuple(TokenInfo(token) for token in chunk.ids)

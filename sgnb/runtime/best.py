@@ -101,5 +101,5 @@ def mean_logprob(state: State, place: Place) -> float:
             hint='Ask for them: gen(…, return_logprob=True), or say what to compare: join("best", by=…).',
             position=position_of(place),
         )
-    values = [entry[1] for slot in slots for entry in slot.logprobs]
+    values = [token.logprob for slot in slots for token in slot.logprobs if token.logprob is not None]
     return sum(values) / len(values) if values else float("-inf")

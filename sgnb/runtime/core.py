@@ -250,14 +250,15 @@ class Core(Ending):
     def _on_delta(self, slot: Slot, event: Delta) -> None:
         if slot.options:
             return  # the winner comes with Done
-        logprobs = tuple((t.id, t.logprob, t.top) for t in event.tokens if t.logprob is not None)
+        scored = [token for token in event.tokens if token.logprob is not None]
+        logprobs = tuple((token.id, token.logprob, token.top) for token in scored)
         details = event.tokens if logprobs else ()
         self.log.append(GenDelta(event.rid, event.text, len(event.tokens), logprobs, details))
         with self.lock:
             if not slot.settled:
                 slot.tokens += len(event.tokens)
                 slot.ids += [token.id for token in event.tokens]
-                slot.logprobs += logprobs
+                slot.logprobs += scored
                 if event.text:
                     slot.chunks.append(event.text)
                     slot.marks.append((slot.tokens, len(slot.logprobs)))

@@ -11,8 +11,10 @@ import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
+from sgnb.backends.base import TokenInfo
 from sgnb.errors import SgnbError
 from sgnb.lang.position import line_of
 from sgnb.runtime.variables import Slot
@@ -35,7 +37,7 @@ def default_seed() -> int:
 
 
 def meta_info(
-    rid: str, finish: Mapping[str, object], meta: Mapping[str, object], logprobs: Sequence[Any]
+    rid: str, finish: Mapping[str, object], meta: Mapping[str, object], logprobs: Sequence[TokenInfo]
 ) -> dict[str, Any]:
     """A generation's meta with SGLang's names; ``finish`` is our own word for why it ended."""
     kind = finish.get("type")
@@ -46,8 +48,23 @@ def meta_info(
         reason = {"type": "length", "length": meta.get("completion_tokens", 0)}
     out: dict[str, Any] = {**meta, "id": rid, "finish_reason": reason, "finish": kind}
     if logprobs and "output_token_logprobs" not in out:
-        out["output_token_logprobs"] = [(logprob, token, None) for token, logprob, _ in logprobs]
-        out["output_top_logprobs"] = [list(top) for _, _, top in logprobs]
+        out |= scored(logprobs)
+    return out
+
+
+def scored(tokens: Sequence[TokenInfo]) -> dict[str, Any]:
+    """SGLang's shape: (log-probability, id, text or None), and as many lists of such where likeliest ones were asked for."""
+    out: dict[str, Any] = {
+        "output_token_logprobs": [(token.logprob, token.id, token.text) for token in tokens]
+    }
+    if any(token.top for token in tokens):
+        out["output_top_logprobs"] = [
+            [
+                (value, other, text)
+                for (value, other), text in zip(token.top, token.top_texts or repeat(None), strict=False)
+            ]
+            for token in tokens
+        ]
     return out
 
 
@@ -63,8 +80,7 @@ def meta_of_chunks(slot: Slot, begin: int, end: int) -> dict[str, Any]:
     out = {**(slot.meta if over else {}), "id": slot.rid, "completion_tokens": tokens}
     if known:
         rows = slot.logprobs[slot.marks[begin - 1][1] if begin else 0 : known]
-        out["output_token_logprobs"] = [(logprob, token, None) for token, logprob, *_ in rows]
-        out["output_top_logprobs"] = [list(row[2]) for row in rows]
+        out |= scored(rows)
         out["output_token_logprobs_length"] = known
     return out
 

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sgnb.backends.base import TokenInfo
 from sgnb.errors import SgnbError
 from sgnb.lang.position import Place
 from sgnb.reasoning import split_reasoning
@@ -76,7 +77,7 @@ class Slot:
         self.tokens = 0
         self.ids: list[int] = []
         """What was sampled, the stop tokens included."""
-        self.logprobs: list[tuple[Any, ...]] = []
+        self.logprobs: list[TokenInfo] = []
         self.meta: dict[str, Any] = {}
         self.failure: Failure | None = None
         self.settled = False

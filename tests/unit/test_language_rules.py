@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -216,6 +217,32 @@ def test_rule_12_asking_for_log_probabilities_changes_no_token(engine):
     assert plain["x"] == asked["x"]
     logprobs = asked.get_meta_info("x")["output_token_logprobs"]
     assert len(logprobs) == 16 and all(value <= 0 for value, *_ in logprobs)
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_rule_12_the_pieces_of_a_stream_tell_of_their_tokens_what_the_end_tells(engine, texts):
+    @sgl.function
+    def prog(s):
+        asked = {"return_logprob": True, "top_logprobs_num": 2, "return_text_in_logprobs": texts}
+        s += "Once " + sgl.gen("x", max_tokens=16, ignore_eos=True, **asked)
+
+    async def pieces(run):
+        return [piece async for piece in run.text_async_iter("x", return_meta_data=True)]
+
+    run = prog.run(backend=engine, seed=8, stream=True)
+    told = asyncio.run(pieces(run))
+    end = run.get_meta_info("x")
+    for name in ("output_token_logprobs", "output_top_logprobs"):
+        assert [row for _, meta in told for row in meta[name]] == end[name], name
+    assert told[-1][1]["output_token_logprobs_length"] == len(end["output_token_logprobs"]) == 16
+    rows = end["output_token_logprobs"]
+    tops = [row for top in end["output_top_logprobs"] for row in top]
+    assert len(tops) == 32
+    if texts:
+        assert "".join(text for _, _, text in rows) == run["x"]
+        assert all(text == chr(token) for _, token, text in tops)
+    else:
+        assert {text for _, _, text in rows + tops} == {None}
 
 
 def test_rule_13_var_scope_binds_the_states_own_text_and_holds_an_error(backend):
