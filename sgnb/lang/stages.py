@@ -253,7 +253,21 @@ def _nodes(blocks: Sequence[Sequence[Op]], names: _Names, fixed: Sequence[Node])
                 while waiting and 0 < waiting[0].line < line:
                     out.append(waiting.pop(0))
             _take(out, op, lane, line, names, last)
-    return out + waiting
+    return _told_apart(out + waiting)
+
+
+def _told_apart(nodes: list[Node]) -> list[Node]:
+    """Each key once: a line that ran again, or what a pass took from a text, has the same place.
+
+    The last one keeps the key: what a pass puts before a node, as a hoisted beginning, is what is new.
+    """
+    seen: dict[str, int] = {}
+    for at in range(len(nodes) - 1, -1, -1):
+        key = nodes[at].key
+        seen[key] = number = seen.get(key, 0) + 1
+        if number > 1:
+            nodes[at] = nodes[at]._replace(key=f"{key} #{number}")
+    return nodes
 
 
 def _take(out: list[Node], op: Op, lane: int, line: int, names: _Names, last: dict[int, int]) -> None:

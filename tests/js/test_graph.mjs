@@ -44,6 +44,18 @@ test("a parent that goes on before its arms have ended pushes them down, so that
   assert.ok(y("b") > y("p") && y("c") > y("p"));
 });
 
+test("an arm that is forked again and goes on stands beside its arms", () => {
+  const hoisted = [node("f", "Fork", [0], { arms: [1] }), node("h", "Text", [1]), node("g", "Fork", [1], { arms: [2, 3] })];
+  const nodes = [...hoisted, ...[1, 2, 3].map(arm => node(`t${arm}`, "Text", [arm])), node("j", "Join", [0])];
+  const { boxes } = layoutGraph(nodes, 480);
+  const at = key => boxes.find(box => box.node.key === key);
+  assert.equal(overlap(boxes), false);
+  assert.deepEqual(["t1", "t2", "t3"].map(key => at(key).y), [3 * ROW, 3 * ROW, 3 * ROW]);
+  assert.ok(at("t1").x < at("t2").x && at("t2").x < at("t3").x);
+  assert.equal(at("j").y, 4 * ROW);
+  assert.equal(at("j").x + at("j").width / 2, 240, "the join is over the whole width again");
+});
+
 test("more than twelve arms fold to those of another shape", () => {
   const arms = Array.from({ length: 20 }, (_, i) => i + 1);
   const nodes = [...review(arms), node("extra", "Select", [15])];

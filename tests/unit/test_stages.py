@@ -57,6 +57,21 @@ def test_hoisting_is_shown_as_a_text_that_stands_once() -> None:
     before, after = ([n for n in data["stages"][k] if common in n[3]] for k in (number - 1, number))
     assert (len(before), len(after)) == (3, 1)
     assert record["did"].startswith("What the arms begin with is appended once: ")
+    keys = [{node[0] for node in data["stages"][k]} for k in (number - 1, number)]
+    assert len(keys[1] - keys[0]) == record["after"] - record["before"] and not keys[0] - keys[1]
+    assert after[0][0] in keys[1] - keys[0], "what was hoisted is new, not the text it was taken from"
+
+
+def test_nodes_of_one_stage_have_keys_of_their_own() -> None:
+    @sgl.function
+    def counted(s):
+        for _ in range(3):
+            s += "Say a word. "
+            s += sgl.gen("word", max_tokens=2)
+
+    for program, args in ((votes, {"question": "Is it?"}), (counted, {})):
+        for nodes in explain_data(program, **args)["stages"]:
+            assert len({node[0] for node in nodes}) == len(nodes)
 
 
 def test_a_group_is_one_node_over_its_arms_and_python_stands_where_it_runs() -> None:

@@ -88,9 +88,12 @@ export function layoutGraph(nodes, width) {
   const lines = [];
   const children = new Map();
   const descend = number => [number, ...(children.get(number) ?? []).flatMap(descend)];
-  for (const node of nodes) {
+  nodes.forEach((node, index) => place(node, index));
+  return { boxes, lines, height: boxes.length ? Math.max(...boxes.map(box => box.y)) + HEIGHT : 0 };
+
+  function place(node, index) {
     const shown = [...new Set(node.lanes.map(one => stands.get(one) ?? one))];
-    if (node.lanes.every(one => stands.has(one)) && shown.every(one => !node.lanes.includes(one))) continue;
+    if (node.lanes.every(one => stands.has(one)) && shown.every(one => !node.lanes.includes(one))) return;
     const states = shown.map(lane);
     const below = shown.flatMap(number => descend(number).slice(1)).map(lane);
     const row = Math.max(...states.map(one => one.row), ...below.map(one => one.row));
@@ -100,26 +103,32 @@ export function layoutGraph(nodes, width) {
     const box = { node, x: (from + to - wide) / 2, y: row * ROW, width: wide, label: shown.map(one => labels.get(one)).find(Boolean) ?? "" };
     boxes.push(box);
     const heads = new Map();
-    states.forEach((state, index) => {
+    states.forEach((state, at) => {
       const x = shown.length > 1 ? state.left + state.width / 2 : box.x + box.width / 2;
       const feet = below.length ? below.filter(one => one.foot && one.row > state.row) : [];
       for (const foot of feet.length ? feet : [state]) if (foot.foot) lines.push(elbow(foot.foot, [x, box.y]));
-      heads.set(shown[index], x);
+      heads.set(shown[at], x);
     });
     for (const [number, x] of heads) Object.assign(lane(number), { row: row + 1, foot: [x, box.y + HEIGHT] });
     for (const one of below) Object.assign(one, { row: Math.max(one.row, row + 1), foot: null });
-    if (node.arms.length) fork(node, shown[0]);
+    if (node.arms.length) fork(node, shown[0], index);
   }
-  return { boxes, lines, height: boxes.length ? Math.max(...boxes.map(box => box.y)) + HEIGHT : 0 };
 
-  function fork(node, number) {
+  function fork(node, number, index) {
     const above = lane(number);
     const arms = node.arms.filter(arm => !stands.has(arm));
-    const each = above.width / arms.length;
-    children.set(number, [...(children.get(number) ?? []), ...arms]);
-    arms.forEach((arm, index) => {
-      lanes.set(arm, { left: above.left + index * each, width: each, row: above.row, foot: above.foot });
+    // An arm that is forked and goes on at once is one more column beside its arms (hoist_prefix makes such); all else that
+    // goes on waits for them, below.
+    const next = nodes.slice(index + 1).find(({ lanes: [first] }) => first === number || arms.includes(first));
+    const owner = [...children.keys()].find(one => children.get(one).includes(number));
+    const beside = owner !== undefined && next?.lanes.length === 1 && next.lanes[0] === number ? 1 : 0;
+    const parent = beside ? owner : number;
+    const each = above.width / (arms.length + beside);
+    children.set(parent, [...(children.get(parent) ?? []), ...arms]);
+    arms.forEach((arm, at) => {
+      lanes.set(arm, { left: above.left + (at + beside) * each, width: each, row: above.row, foot: above.foot });
     });
+    if (beside) above.width = each;
   }
 }
 
