@@ -55,6 +55,11 @@ def test_views_have_no_accessibility_faults(browser: Browser, kind: str) -> None
     if kind == "graph":
         page.locator(".sgnb-pass").nth(2).click()
         found["a pass"] = faults_in_themes(page, ".sgnb-view")
+        page.set_viewport_size({"width": 860, "height": 900})
+        page.wait_for_function("() => document.querySelector('.sgnb-view').dataset.mode === 'one'")
+        assert page.get_by_role("radio", name="One graph").get_attribute("aria-checked") == "true"
+        assert page.get_by_role("radio", name="Side by side").is_disabled()
+        assert page.locator(".sgnb-topbar").evaluate("bar => bar.offsetHeight") < 40, "it wraps"
         page.get_by_role("radio", name="Instructions").click()
     else:
         page.evaluate("() => store.select({kind: 'request', id: store.history.requests.keys().next().value})")

@@ -30,12 +30,21 @@ export function segmented(label, options, value, onchange) {
     if (!step) return;
     event.preventDefault();
     event.stopPropagation();
-    const at = buttons.findIndex(button => button.dataset.value === node.value);
-    const next = buttons[(at + step + buttons.length) % buttons.length];
+    const offered = buttons.filter(button => !button.disabled);
+    const at = offered.findIndex(button => button.tabIndex === 0);
+    const next = offered[(at + step + offered.length) % offered.length];
     choose(next.dataset.value);
     next.focus();
   });
-  const node = { element: el("div", "sgnb-switch", {}, group, narrow), value, choose };
+  /** Whether `id` can be chosen now; `why` not, for its tooltip. */
+  const offer = (id, why = "") => {
+    for (const one of [...buttons, ...narrow.options]) {
+      if ((one.dataset.value ?? one.value) !== id) continue;
+      one.disabled = !!why;
+      one.title = why;
+    }
+  };
+  const node = { element: el("div", "sgnb-switch", {}, group, narrow), value, choose, show, offer };
   show(value);
   return node;
 }

@@ -35,9 +35,10 @@ export class GraphView extends View {
       this.mode = mode;
       this.changed();
     });
-    this.back = el("button", "sgnb-button", { type: "button", onclick: () => this._step(-1) }, "◂ Previous pass");
-    this.next = el("button", "sgnb-button", { type: "button", onclick: () => this._step(1) }, "Next pass ▸");
-    this.tools.append(this.show.element, this.back, this.next);
+    const word = text => el("span", "sgnb-word", {}, text);
+    this.back = el("button", "sgnb-button", { type: "button", "aria-label": "Previous pass", onclick: () => this._step(-1) }, "◂", word(" Previous pass"));
+    this.next = el("button", "sgnb-button", { type: "button", "aria-label": "Next pass", onclick: () => this._step(1) }, word("Next pass "), "▸");
+    this.tools.append(this.show.element, this.back, this.next, this.helpButton);
     this.list = el("div", "sgnb-passes", { role: "listbox", "aria-label": "Passes", tabindex: 0 });
     this.stageNode = el("div", "sgnb-stages");
     this.body.append(this.list, this.stageNode);
@@ -136,9 +137,12 @@ export class GraphView extends View {
     const before = Math.max(0, this.pass === this.passes.length - 1 ? after : after - 1);
     const nodes = { before: this._nodes(before), after: this._nodes(after) };
     const marks = diffNodes(nodes.before, nodes.after);
-    const mode = this.mode === "both" && this.width < 900 ? "one" : this.mode;
+    const narrow = this.width < 900;
+    const mode = this.mode === "both" && narrow ? "one" : this.mode;
+    this.show.offer("both", narrow ? "Side by side needs a width of 900 px." : "");
+    this.show.show(mode);
     this.host.dataset.mode = mode;
-    const room = this.stageNode.clientWidth || this.width - 230;
+    const room = this.stageNode.clientWidth || this.width - 206;
     if (mode === "code") fill(this.stageNode, this._code(before, after));
     else if (mode === "one") fill(this.stageNode, this._stagePanel("Graph", merged(nodes.before, nodes.after), room, marks, "one", nodes));
     else {
@@ -288,7 +292,7 @@ export class GraphView extends View {
         "tr",
         { "-": "sgnb-line-minus", "+": "sgnb-line-plus" }[sign] ?? "",
         {},
-        [sign === " " ? "" : sign === "-" ? "−" : "+", line[0] ? count(number) : "", ...line].map((cell, index) => el("td", index === 1 ? "sgnb-num" : "", {}, cell))
+        [sign === " " ? "" : sign === "-" ? "−" : "+", line[0] ? count(number) : "", ...line].map((cell, index) => el("td", index === 1 ? "sgnb-num" : "", { title: index > 4 && cell ? cell : null }, cell))
       )
     );
     return el("table", "sgnb-instructions", { "aria-label": "Instructions" }, el("tbody", "", {}, rows));

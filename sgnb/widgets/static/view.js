@@ -50,7 +50,8 @@ export class View {
     this.engineName = el("span", "sgnb-dim sgnb-engine", {});
     this.tools = el("div", "sgnb-tools", {});
     this.playhead = playheadBar(store);
-    const help = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => this._help() }, "?");
+    this.helpButton = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => this._help() }, "?");
+    this.playhead.element.append(this.helpButton);
     this._header = el(
       "div",
       "sgnb-topbar",
@@ -60,8 +61,7 @@ export class View {
       this._titleFacts,
       el("span", "sgnb-space", {}),
       this.tools,
-      this.playhead.element,
-      help
+      this.playhead.element
     );
     this.body = el("div", "sgnb-viewbody", {});
     this.side = el("aside", "sgnb-side", { "aria-label": "Details" });
