@@ -11,8 +11,9 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from sgnb.errors import EngineError, NoEngine, SgnbError, SourcePosition
 from sgnb.lang.instruction import Block
@@ -22,8 +23,7 @@ from sgnb.messages import PromptText
 internal(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateInfo:
+class TemplateInfo(msgspec.Struct, frozen=True):
     """The texts a chat template puts around turns; ``default_system`` is a whole turn or empty."""
 
     roles: dict[str, tuple[str, str]]
@@ -31,8 +31,7 @@ class TemplateInfo:
     exact: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TokenInfo:
+class TokenInfo(msgspec.Struct, frozen=True):
     """One sampled token: id, raw log-probability (None when not asked for), top alternatives (logprob, id)."""
 
     id: int
@@ -52,15 +51,13 @@ class TokenInfo:
     """The texts of ``top``, likewise."""
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(msgspec.Struct, frozen=True):
     """The request left the queue."""
 
     rid: str
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True):
     """New text of a generation: whole characters, never part of a stop string. Concatenated it is the final text."""
 
     rid: str
@@ -68,20 +65,18 @@ class Delta:
     tokens: tuple[TokenInfo, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """A generation ended. ``finish`` is {"type", "matched"}; ``meta`` has SGLang's meta_info names."""
 
     rid: str
     finish: dict[str, object]
-    meta: dict[str, object] = field(default_factory=dict)
+    meta: dict[str, object] = msgspec.field(default_factory=dict)
     """Of a Select also: ``choice`` (index), ``scores``, ``input_token_logprobs`` (one list of (logprob, id) an option)."""
     prompt: PromptText | None = None
     """The end of its prompt in tokens; None where the backend does not tell it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """A request (``rid``) or a whole session (``sid``) failed; text so far is kept by the reader."""
 
     error: SgnbError

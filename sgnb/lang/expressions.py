@@ -190,4 +190,7 @@ def as_expr(value: object) -> Expr:
 
 def flatten(expr: Expr) -> tuple[Expr, ...]:
     """The Text, Gen, Select, RoleBegin and RoleEnd of an expression, in order."""
-    return expr.parts if isinstance(expr, ExprList | Turn) else (expr,)
+    return expr.parts if isinstance(expr, _LISTS) else (expr,)
+
+
+_LISTS = (ExprList, Turn)

@@ -6,31 +6,29 @@ wire. No I/O, no behaviour.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from sgnb.errors import SourcePosition
 from sgnb.sampling_params import SamplingParams
 
 
-@dataclass(frozen=True, slots=True)
-class TextPart:
+class TextPart(msgspec.Struct, frozen=True):
     """Program text; ``literal``: added tokens in it stay text (always so inside roles)."""
 
     text: str
     literal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MarkPart:
+class MarkPart(msgspec.Struct, frozen=True):
     """Begin or end of a turn of ``role``."""
 
     role: str
     begin: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IdsPart:
+class IdsPart(msgspec.Struct, frozen=True):
     """Token ids with the text they stand for (a backend without tokens takes that)."""
 
     ids: tuple[int, ...]
@@ -40,24 +38,21 @@ class IdsPart:
 Part = TextPart | MarkPart | IdsPart
 
 
-@dataclass(frozen=True, slots=True)
-class Init:
+class Init(msgspec.Struct, frozen=True):
     """Open session ``sid``."""
 
     sid: str
     extra_key: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Extend:
+class Extend(msgspec.Struct, frozen=True):
     """Append parts to the session's pending text."""
 
     sid: str
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Decode:
+class Decode(msgspec.Struct, frozen=True):
     """Generate into variable ``name``; ``cell``, ``branch``, ``name`` and the position make the request's label."""
 
     rid: str
@@ -76,8 +71,7 @@ ChoicesMethod = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Select:
+class Select(msgspec.Struct, frozen=True):
     """Score ``options`` after all that is pending, keep the winner in the session as variable ``name``."""
 
     rid: str
@@ -97,8 +91,7 @@ ForkBase = Literal["new", "same", "none"]
 its place); or nothing, since it can be joined as text only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fork:
+class Fork(msgspec.Struct, frozen=True):
     """Open ``children`` as copies of session ``sid``: ids and pending text; then all are independent."""
 
     sid: str
@@ -106,16 +99,14 @@ class Fork:
     base: ForkBase = "new"
 
 
-@dataclass(frozen=True, slots=True)
-class Join:
+class Join(msgspec.Struct, frozen=True):
     """Append what ``branches``, forks of session ``sid``, have since their fork, by ids and KV and not as text."""
 
     sid: str
     branches: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """Compute what is pending of ``sid`` up to the last safe space, so that others find it cached."""
 
     sid: str
@@ -124,9 +115,8 @@ class Commit:
 Instruction = Init | Extend | Decode | Select | Fork | Join | Commit
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(msgspec.Struct, frozen=True):
     """All instructions between two flushes of one run, in order."""
 
     run: str
-    instructions: tuple[Instruction, ...] = field(default=())
+    instructions: tuple[Instruction, ...] = ()

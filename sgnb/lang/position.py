@@ -114,4 +114,4 @@ def here() -> SourcePosition:
 
 def line_of(place: Place) -> int:
     """The instruction's line."""
-    return span_of(place).line
+    return position_of(place).line

@@ -115,20 +115,20 @@ class Core(Ending):
 
     def record(self, op: Op) -> None:
         """Add an operation to the block under construction."""
+        kind = type(op)
         with self.lock:
             self.pending.append(op)
-            if type(op) is TextOp:
+            if kind is TextOp:
                 self._chars += len(op.text)
-            self._gens_pending = self._gens_pending or type(op) is GenOp or type(op) is SelectOp
+            elif kind is GenOp or kind is SelectOp:
+                self._gens_pending = True
             full = len(self.pending) >= MAX_BLOCK_OPS
         if full:
             self.flush()
 
     def add_slot(self, slot: Slot) -> None:
         """A generation is under way from now on. Waits while too many are (Cancelled if the run is stopped)."""
-        with self.lock:
-            crowded = len(self.slots) >= MAX_OUTSTANDING
-        if crowded:
+        if len(self.slots) >= MAX_OUTSTANDING:
             self.flush()
             self.wait(lambda: len(self.slots) < MAX_OUTSTANDING // 2)
         with self.lock:
@@ -156,12 +156,12 @@ class Core(Ending):
             block: list[Op] = []
             with self.lock:
                 ops, self.pending, self._gens_pending, self._chars = self.pending, [], False, 0
-                ops, self.held = [*self.held, *self._optimized(ops)], []
+                ops, self.held = self.held + self._optimized(ops), []
             try:
                 with self.lock:
                     block, self.held = (ops, []) if everything else self.credits.take(self, ops)
                 if block:
-                    self.sharing.note(op for op in block if type(op) is SharedOp)
+                    self.sharing.note([op for op in block if type(op) is SharedOp])
                     self.backend.submit(lower(self.id, block, self.priority), self.on_events)
                     self.messages_sent += 1
             except SgnbError as error:
@@ -230,19 +230,19 @@ class Core(Ending):
         """Take a backend's events. The log hears of them before any reader does."""
         self.credits.note(events)
         for event in self.sharing.spread(events):
-            if isinstance(event, Failed) and event.sid and not event.rid:
+            if event.__class__ is Failed and event.sid and not event.rid:
                 self.fail_sessions({event.sid}, event.error)
                 continue
             slot = self.slots.get(event.rid)
             if slot is None:
                 continue
-            if isinstance(event, Delta):
+            if event.__class__ is Delta:
                 self._on_delta(slot, event)
-            elif isinstance(event, Done):
+            elif event.__class__ is Done:
                 self._on_done(slot, event)
-            elif isinstance(event, Failed):
+            elif event.__class__ is Failed:
                 self.fail_slot(slot, event.error)
-            elif isinstance(event, Started):
+            elif event.__class__ is Started:
                 self.log.append(GenStarted(event.rid))
         self.tell()
         self.finish_if_over()
@@ -251,7 +251,7 @@ class Core(Ending):
         if slot.options:
             return  # the winner comes with Done
         scored = [token for token in event.tokens if token.logprob is not None]
-        logprobs = tuple((token.id, token.logprob, token.top) for token in scored)
+        logprobs = tuple([(token.id, token.logprob, token.top) for token in scored])
         details = event.tokens if logprobs else ()
         self.log.append(GenDelta(event.rid, event.text, len(event.tokens), logprobs, details))
         with self.lock:
@@ -279,7 +279,8 @@ class Core(Ending):
                 slot.settle()
                 if state is not None:
                     state.joined_kv = meta.get("joined_kv", state.joined_kv)
-        self._release_samples([slot])
+        if slot.sample:
+            self._release_samples([slot])
         if state is not None and state.joined:
             state.close_soon()
 

@@ -157,6 +157,8 @@ class Credits:
 
     def forget(self, core: Core) -> None:
         """It holds nothing back any more."""
+        if core not in self._holders:  # only the run's own flush, one at a time, puts it there
+            return
         with self._lock:
             self._holders.pop(core, None)
 

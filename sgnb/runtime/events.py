@@ -9,13 +9,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from sgnb.errors import SgnbError
 
 
-@dataclass(frozen=True, slots=True)
-class RunStarted:
+class RunStarted(msgspec.Struct, frozen=True):
     """``title`` is the program's name or the cell; ``model`` and ``engine`` are shown in the last row."""
 
     title: str
@@ -26,8 +26,7 @@ class RunStarted:
     eager_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StateOpened:
+class StateOpened(msgspec.Struct, frozen=True):
     """A new state; ``branch`` is its path as people read it ("" for the root)."""
 
     state: int
@@ -37,8 +36,7 @@ class StateOpened:
     """Which of its parent's forks it is of, counted from 1; 0: no branch."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleBegan:
+class RoleBegan(msgspec.Struct, frozen=True):
     """A turn of ``role`` began in ``state``; ``prefix`` is the template's text."""
 
     state: int
@@ -46,8 +44,7 @@ class RoleBegan:
     prefix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleEnded:
+class RoleEnded(msgspec.Struct, frozen=True):
     """The open turn ended."""
 
     state: int
@@ -55,8 +52,7 @@ class RoleEnded:
     suffix: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TextAppended:
+class TextAppended(msgspec.Struct, frozen=True):
     """Program text was appended (prompt text, not model text)."""
 
     state: int
@@ -64,8 +60,7 @@ class TextAppended:
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GenQueued:
+class GenQueued(msgspec.Struct, frozen=True):
     """A generation was recorded and submitted."""
 
     state: int
@@ -79,15 +74,13 @@ class GenQueued:
     """What its output must be, in words: ``JSON schema Verdict``, ``regex``; empty where it is free."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenStarted:
+class GenStarted(msgspec.Struct, frozen=True):
     """It left the engine's queue."""
 
     rid: str
 
 
-@dataclass(frozen=True, slots=True)
-class GenDelta:
+class GenDelta(msgspec.Struct, frozen=True):
     """Model text; ``tokens`` is how many tokens it stands for, ``logprobs`` holds (id, logprob, top) when asked.
 
     ``details``: the tokens as ``backends.base.TokenInfo``, when log-probabilities were asked for.
@@ -100,50 +93,45 @@ class GenDelta:
     details: tuple[object, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GenDone:
+class GenDone(msgspec.Struct, frozen=True):
     """It ended; ``meta`` is the variable's meta_info (SGLang's names).
 
     ``prompt``: ``backends.base.PromptText``, the end of its prompt in tokens, where the backend told it.
     """
 
     rid: str
-    meta: dict[str, object] = field(default_factory=dict)
+    meta: dict[str, object] = msgspec.field(default_factory=dict)
     prompt: object = None
 
 
-@dataclass(frozen=True, slots=True)
-class GenFailed:
+class GenFailed(msgspec.Struct, frozen=True):
     """It failed; partial text stays."""
 
     rid: str
     error: SgnbError
 
 
-@dataclass(frozen=True, slots=True)
-class StateFailed:
+class StateFailed(msgspec.Struct, frozen=True):
     """A state is poisoned."""
 
     state: int
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
-class HostNote:
+class HostNote(msgspec.Struct, frozen=True):
     """A sentence for the reader: a warning, "Runs without a graph", "engine started"."""
 
     text: str
     line: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RunFinished:
+class RunFinished(msgspec.Struct, frozen=True):
     """The last event. ``status``: finished, stopped (by the user) or failed."""
 
     status: str
     seconds: float
     error: BaseException | None = None
-    times: dict[str, float] = field(default_factory=dict)
+    times: dict[str, float] = msgspec.field(default_factory=dict)
     """Seconds of ``queue, prefill, decode, python`` (and ``start``), which add up to ``seconds``: ``runtime.times``."""
 
 
@@ -164,8 +152,7 @@ Event = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """An event with its number (from 0, no holes) and the monotonic time it was logged at."""
 
     seq: int
@@ -178,19 +165,24 @@ class EventLog:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
-        self._changed = threading.Condition()
-        self._listeners: list[Callable[[], None]] = []
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._waiting = 0
+        """Readers on a thread of their own that sleep until something comes."""
+        self._listeners: tuple[Callable[[], None], ...] = ()
         self._closed = False
 
     def append(self, event: Event) -> None:
         """Log ``event``; RunFinished closes the log, and what comes after it is refused."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 return
             self._entries.append(Entry(len(self._entries), time.monotonic(), event))
-            self._closed = isinstance(event, RunFinished)
-            self._changed.notify_all()
-            listeners = tuple(self._listeners)
+            if event.__class__ is RunFinished:
+                self._closed = True
+            if self._waiting:
+                self._changed.notify_all()
+            listeners = self._listeners
         for listener in listeners:
             listener()
 
@@ -208,8 +200,12 @@ class EventLog:
 
     def wait(self, seq: int, timeout: float | None = None) -> bool:
         """Wait until entry ``seq`` exists or the log is closed; True if there is something new."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._entries) > seq or self._closed, timeout)
+        with self._lock:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: len(self._entries) > seq or self._closed, timeout)
+            finally:
+                self._waiting -= 1
             return len(self._entries) > seq
 
     def follow(self) -> Iterator[Entry]:
@@ -225,12 +221,14 @@ class EventLog:
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call ``listener()`` after each append; returns the function that ends it."""
-        with self._changed:
-            self._listeners.append(listener)
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
 
         def stop() -> None:
-            with self._changed:
-                if listener in self._listeners:
-                    self._listeners.remove(listener)
+            with self._lock:
+                kept = list(self._listeners)
+                if listener in kept:
+                    kept.remove(listener)
+                self._listeners = tuple(kept)
 
         return stop

@@ -8,9 +8,10 @@ has ended, or until no follower is left.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from sgnb.backends.base import BackendEvent, Done, Failed
 from sgnb.lang.block import SharedOp
@@ -35,8 +36,10 @@ class Sharing:
         self._late: dict[str, str] = {}
         """Leader's rid → its session, to be released when it ends: its state was closed."""
 
-    def note(self, ops: Iterable[SharedOp]) -> None:
+    def note(self, ops: Sequence[SharedOp]) -> None:
         """These are in the block that leaves now. A follower's state fails with the leader's."""
+        if not ops:
+            return
         core = self._core()
         for op in ops:
             self._followers.setdefault(op.of, []).append(op.rid)

@@ -28,7 +28,10 @@ from sgnb.runtime.events import (
 
 PARTS = ("queue", "prefill", "decode")
 """In the order of a generation's life; a later part covers an earlier one."""
+_LATEST_FIRST = tuple(reversed(range(len(PARTS))))
 LEAST_START_SECONDS = 0.05
+_LATER = (GenStarted, GenDelta, GenDone, GenFailed)
+"""What comes for a generation that was queued."""
 
 
 @dataclass(slots=True)
@@ -40,6 +43,18 @@ class _Life:
     first: float | None = None
     ended: float | None = None
     meta: dict[str, object] | None = None
+
+    def hear(self, event: GenStarted | GenDelta | GenDone | GenFailed, moment: float) -> None:
+        """Something came for it."""
+        if isinstance(event, GenDelta):
+            if self.first is None:
+                self.first = moment
+        elif isinstance(event, GenStarted):
+            self.started = moment
+        else:
+            self.ended = moment
+            if isinstance(event, GenDone):
+                self.meta = event.meta
 
     def edges(self, run_ended: float) -> tuple[float, float, float, float]:
         """When it was queued, its prefill and its decode began, and it ended. The engine's own durations where it sent
@@ -56,8 +71,8 @@ class _Life:
 
 
 def _seconds(meta: dict[str, object] | None, name: str) -> float | None:
-    value = (meta or {}).get(name)
-    return max(0.0, float(value)) if isinstance(value, int | float) else None
+    value = None if meta is None else meta.get(name)
+    return max(0.0, float(value)) if isinstance(value, (int, float)) else None
 
 
 def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[str, float]:
@@ -69,22 +84,17 @@ def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[st
     asked: float | None = None
     got: float | None = None
     for entry in entries:
-        match entry.event:
-            case GenQueued(rid=rid):
-                lives[rid] = _Life(entry.time)
-            case GenStarted(rid=rid) if rid in lives:
-                lives[rid].started = entry.time
-            case GenDelta(rid=rid) if rid in lives:
-                life = lives[rid]
-                life.first = entry.time if life.first is None else life.first
-            case GenDone(rid=rid, meta=meta) if rid in lives:
-                lives[rid].ended, lives[rid].meta = entry.time, meta
-            case GenFailed(rid=rid) if rid in lives:
-                lives[rid].ended = entry.time
-            case RunStarted() if asked is None:
-                asked = entry.time
-            case StateOpened() if got is None:
-                got = entry.time
+        event = entry.event
+        if isinstance(event, GenQueued):
+            lives[event.rid] = _Life(entry.time)
+        elif isinstance(event, _LATER):
+            life = lives.get(event.rid)
+            if life is not None:
+                life.hear(event, entry.time)
+        elif asked is None and isinstance(event, RunStarted):
+            asked = entry.time
+        elif got is None and isinstance(event, StateOpened):
+            got = entry.time
     out = dict(zip(PARTS, _cover([life.edges(ended) for life in lives.values()], began, ended), strict=True))
     rest = ended - began - sum(out.values())
     start = 0.0 if asked is None or got is None else min(max(0.0, got - max(asked, began)), max(0.0, rest))
@@ -100,13 +110,16 @@ def _cover(lives: list[tuple[float, float, float, float]], began: float, ended: 
     for edges in lives:
         clipped = [min(max(edge, began), ended) for edge in edges]
         for part, (since, until) in enumerate(itertools.pairwise(clipped)):
-            steps += [(since, part, 1), (until, part, -1)]
+            if until > since:
+                steps += ((since, part, 1), (until, part, -1))
     steps.sort()
     spent, open_parts, before = [0.0] * len(PARTS), [0] * len(PARTS), began
     for moment, part, change in steps:
-        latest = max((index for index, count in enumerate(open_parts) if count), default=None)
-        if latest is not None:
-            spent[latest] += moment - before
-        before = moment
+        if moment > before:
+            for latest in _LATEST_FIRST:
+                if open_parts[latest]:
+                    spent[latest] += moment - before
+                    break
+            before = moment
         open_parts[part] += change
     return spent

@@ -65,6 +65,8 @@ class Waiting(ABC):
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
+        self._sleeping = 0
+        """Threads that wait for ``changed``."""
         self.body_done = False
         self.cancelled = False
         self.cancel_throws = 0
@@ -131,7 +133,13 @@ class Waiting(ABC):
     def wait_plain(self, ready: Callable[[], bool], timeout: float | None = None) -> bool:
         """Block this thread until ``ready()``, cancelled or not; True if ready."""
         with self.lock:
-            return self.changed.wait_for(ready, timeout)
+            if ready():
+                return True
+            self._sleeping += 1
+            try:
+                return self.changed.wait_for(ready, timeout)
+            finally:
+                self._sleeping -= 1
 
     async def wait_async(self, ready: Callable[[], bool]) -> bool:
         """``wait`` for a coroutine: no thread waits meanwhile. Cancelling it stops the run, as an interrupt does."""
@@ -163,7 +171,8 @@ class Waiting(ABC):
 
     def notify(self) -> None:
         """Wake whoever waits, on a thread or in an event loop. Under the lock."""
-        self.changed.notify_all()
+        if self._sleeping:
+            self.changed.notify_all()
         for watch in self._watchers:
             watch()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sgnb.lang.block import Op
+from sgnb.lang.block import ForkOp, GenOp, HostOp, Op, SelectOp, TextOp
 from sgnb.lang.passes.commit_prefixes import commit_prefixes
 from sgnb.lang.passes.fold_text import fold_text
 from sgnb.lang.passes.group_generations import group_generations
@@ -41,6 +41,8 @@ class Pass:
     rule: str
     idle: str
     """Why it did nothing, when it did nothing."""
+    needs: tuple[type[Op], int] | None = None
+    """A kind of operation and how many of it a block must have for the pass to do anything; None: it looks itself."""
 
 
 PASSES: tuple[Pass, ...] = (
@@ -49,42 +51,49 @@ PASSES: tuple[Pass, ...] = (
         prune_choices,
         "a choice with one option is text, since a marker, generation or choice follows it",
         "no choice has a single option with a border behind it",
+        (SelectOp, 1),
     ),
     Pass(
         "fold_text",
         fold_text,
         "neighbouring text of one state is tokenised as one string however it was written",
         "no two texts of one state stand side by side",
+        (TextOp, 2),
     ),
     Pass(
         "merge_forks",
         merge_forks,
         "forks of one state with nothing of it between them begin alike",
         "no state is forked twice at one place",
+        (ForkOp, 2),
     ),
     Pass(
         "share_generations",
         share_generations,
         "generations that start from equal text with equal parameters, greedy or of one seed, have one outcome",
         "no two branches of a fork begin with the same text and the same deterministic generation",
+        (ForkOp, 1),
     ),
     Pass(
         "hoist_prefix",
         hoist_prefix,
         "nothing stands before the arms' common beginning, and forks copy pending text",
         "no fork has arms with a long common beginning in this block",
+        (ForkOp, 1),
     ),
     Pass(
         "commit_prefixes",
         commit_prefixes,
         "computing text early changes none of it: the tail that a token may cross stays pending",
         "no state has long new text that waits for code of the program",
+        (HostOp, 1),
     ),
     Pass(
         "group_generations",
         group_generations,
         "operations of different states do not see one another",
         "no independent generations of equal parameters stand apart",
+        (GenOp, 2),
     ),
 )
 REFUSED = "thrown away: the result would not have meant the same"
@@ -99,8 +108,12 @@ def optimize(
     """
     block = list(ops)
     if records is None:
+        kinds = list(map(type, block))
         for step in passes:
-            block = step.run(block)
+            needs = step.needs
+            if needs is None or kinds.count(needs[0]) >= needs[1]:
+                block = step.run(block)
+                kinds = list(map(type, block))
         if block == ops or same(ops, block):
             return block
         block = list(ops)
