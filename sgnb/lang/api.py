@@ -8,9 +8,10 @@ later than the line that built it. Runtime classes (states, programs) do not bel
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from types import FrameType
 from typing import Any, NoReturn
+
+from msgspec.structs import replace
 
 from sgnb.errors import ProgramError, ProgramTypeError
 from sgnb.lang import context
@@ -87,41 +88,27 @@ def gen(
     Raises ProgramTypeError (a TypeError) for an unknown name or a wrong type, ProgramError for a constraint that is
     malformed, LimitError for a value out of range.
     """
-    frame = user_frame()
-    given = dict(more)
-    for key, value in (
-        ("max_tokens", max_tokens), ("min_tokens", min_tokens), ("stop", stop),
-        ("stop_token_ids", stop_token_ids), ("stop_regex", stop_regex), ("temperature", temperature),
-        ("top_p", top_p), ("top_k", top_k), ("min_p", min_p), ("frequency_penalty", frequency_penalty),
-        ("presence_penalty", presence_penalty), ("ignore_eos", ignore_eos), ("return_logprob", return_logprob),
-        ("logprob_start_len", logprob_start_len), ("top_logprobs_num", top_logprobs_num),
-        ("return_text_in_logprobs", return_text_in_logprobs), ("seed", seed),
-        ("repetition_penalty", repetition_penalty), ("logit_bias", logit_bias),
-    ):  # fmt: skip
-        if value is not None:
-            given[key] = value
+    return _generation(user_frame(), locals())
+
+
+def _generation(frame: FrameType, given: Mapping[str, Any]) -> Any:
+    """``gen`` with its arguments by name; None is one that was not given."""
     place = place_of(frame)
+    name, choices = given["name"], given["choices"]
     _check_name("gen", name, place)
-    params = gen_params(given, place)
-    constraint = {"dtype": dtype, "regex": regex, "json_schema": json_schema, "ebnf": ebnf}
-    shape = shape_of(constraint, place)
+    params = gen_params(given, given["more"], place)
+    shape = shape_of(given, place)
     if shape is not None:
         params = (*params, (shape.kind, shape.text))
-    level = priority_of(priority, place)
-    _check_parse(parse, shape, choices, place)
-    count = None if n is None else sample_count(n, place)
-    expr: Gen | Select
-    if choices is not None:
-        if count not in (None, 1):
-            raise ProgramError(
-                "gen(choices=…) takes no n: the best option is one.", position=position_of(place)
-            )
-        options = options_of("gen", choices, place)
-        expr = Select(name, options, method_of("gen", choices_method, place), place, level)
-    else:
-        method_of("gen", choices_method, place)
-        expr = Gen(name, params, place, count, level, shape, parse)
-    return _place_gen(expr, frame, place)
+    level = priority_of(given["priority"], place)
+    _check_parse(given["parse"], shape, choices, place)
+    count = None if given["n"] is None else sample_count(given["n"], place)
+    method = method_of("gen", given["choices_method"], place)
+    if choices is None:
+        return _place_gen(Gen(name, params, place, count, level, shape, given["parse"]), frame, place)
+    if count not in (None, 1):
+        raise ProgramError("gen(choices=…) takes no n: the best option is one.", position=position_of(place))
+    return _place_gen(Select(name, options_of("gen", choices, place), method, place, level), frame, place)
 
 
 def select(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from sgnb.config import MAX_N, MAX_OPTIONS
 from sgnb.constraints import check_constraint
@@ -64,28 +64,30 @@ _checked: set[tuple[tuple[str, type, Any], ...]] = set()
 """Arguments found right before: a ``gen`` in a loop is checked once."""
 
 
-def gen_params(given: Mapping[str, Any], place: Place) -> tuple[tuple[str, Any], ...]:
-    """Check the arguments of a ``gen`` and name them as ``SamplingParams`` does. Lists are copied."""
-    out: dict[str, Any] = {}
-    for key, value in given.items():
-        if key in LATER_PARAMS:
-            if value is not None and value != LATER_PARAMS[key]:
-                raise ProgramError(
-                    f"gen({key}=…) comes in a later version of sgnb.",
-                    hint="Remove it; it is refused so that the constraint is not dropped in silence.",
-                    position=position_of(place),
-                )
-        elif key == "extra_key":
-            raise ProgramTypeError(
-                "gen() has no extra_key: a state has one name space for all its text.",
-                hint="Give it to the run: program.run(extra_key=…).",
+def gen_params(
+    given: Mapping[str, Any], unknown: Mapping[str, Any], place: Place
+) -> tuple[tuple[str, Any], ...]:
+    """Check the arguments of a ``gen`` and name them as ``SamplingParams`` does. Lists are copied.
+
+    ``given`` has every argument of its signature, None where nothing was said; ``unknown`` what has no place in it.
+    """
+    for key in unknown:
+        _refuse_unknown(key, place)
+    for key, neutral in LATER_PARAMS.items():
+        if given[key] is not None and given[key] != neutral:
+            raise ProgramError(
+                f"gen({key}=…) comes in a later version of sgnb.",
+                hint="Remove it; it is refused so that the constraint is not dropped in silence.",
                 position=position_of(place),
             )
-        elif key not in GEN_PARAMS:
-            raise ProgramTypeError(unknown_argument(key), hint=legal_arguments(), position=position_of(place))
-        elif value is not None:
-            out[GEN_PARAMS[key]] = _copied(key, value, place)
-    given_key = tuple((name, type(value), value) for name, value in out.items())
+    out: dict[str, Any] = {}
+    for key, param in GEN_PARAMS.items():
+        value = given[key]
+        if value is not None:
+            out[param] = _copied(key, value, place)
+    if not out:
+        return ()
+    given_key = tuple([(name, type(value), value) for name, value in out.items()])
     try:
         if given_key not in _checked:
             # min_new_tokens is checked against the run's max_new_tokens when the generation is recorded.
@@ -104,9 +106,22 @@ def gen_params(given: Mapping[str, Any], place: Place) -> tuple[tuple[str, Any],
     return tuple(out.items())
 
 
+def _refuse_unknown(key: str, place: Place) -> NoReturn:
+    if key == "extra_key":
+        raise ProgramTypeError(
+            "gen() has no extra_key: a state has one name space for all its text.",
+            hint="Give it to the run: program.run(extra_key=…).",
+            position=position_of(place),
+        )
+    raise ProgramTypeError(unknown_argument(key), hint=legal_arguments(), position=position_of(place))
+
+
 def shape_of(given: Mapping[str, Any], place: Place) -> Shape | None:
     """What the constraint among ``given`` means; None without one. Its syntax and limits are checked, at its place."""
-    return check_shape(given, position_of(place))
+    for key in CONSTRAINTS:
+        if given[key] is not None:
+            return check_shape(given, position_of(place))
+    return None
 
 
 def check_shape(given: Mapping[str, Any], position: SourcePosition | None) -> Shape | None:
@@ -227,6 +242,8 @@ def _check_option(called: str, option: Any, number: int, seen: dict[str, int], p
 
 def method_of(called: str, method: Any, place: Place) -> MethodName:
     """The name of a choices method; None means the default."""
+    if method is None:
+        return "token_length_normalized"
     return check_method(called, method, position_of(place))
 
 

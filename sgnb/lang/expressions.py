@@ -6,8 +6,9 @@ anywhere, and arguments are checked before they come here. Runtime classes (stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
+
+import msgspec
 
 from sgnb.errors import ProgramError, ProgramTypeError
 from sgnb.lang import context
@@ -37,8 +38,7 @@ class Expr:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Text(Expr):
+class Text(Expr, msgspec.Struct, frozen=True):
     """Program text; ``literal``: nothing in it becomes a special token."""
 
     value: str
@@ -48,8 +48,7 @@ class Text(Expr):
         return f"text({self.value!r})" if self.literal else repr(self.value)
 
 
-@dataclass(frozen=True, slots=True)
-class Tokens(Expr):
+class Tokens(Expr, msgspec.Struct, frozen=True):
     """Token ids that were generated before, and their text; never tokenised again (made by the runtime)."""
 
     ids: tuple[int, ...]
@@ -59,13 +58,12 @@ class Tokens(Expr):
         return f"tokens({len(self.ids)})"
 
 
-@dataclass(frozen=True, slots=True)
-class Gen(Expr):
+class Gen(Expr, msgspec.Struct, frozen=True):
     """A generation. ``params`` holds only what was given, under ``SamplingParams`` names."""
 
     name: str | None
     params: tuple[tuple[str, Any], ...] = ()
-    place: Place | None = field(default=None, compare=False, repr=False)
+    place: Place | None = None
     n: int | None = None
     priority: int | None = None
     shape: Shape | None = None
@@ -79,22 +77,20 @@ class Gen(Expr):
         return f"gen({self.name!r})" if self.name else "gen()"
 
 
-@dataclass(frozen=True, slots=True)
-class Select(Expr):
+class Select(Expr, msgspec.Struct, frozen=True):
     """A choice among options."""
 
     name: str | None
     options: tuple[str, ...]
     method: MethodName = "token_length_normalized"
-    place: Place | None = field(default=None, compare=False, repr=False)
+    place: Place | None = None
     priority: int | None = None
 
     def __repr__(self) -> str:
         return f"select({self.name!r}, {list(self.options)!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class RoleBegin(Expr):
+class RoleBegin(Expr, msgspec.Struct, frozen=True):
     """Begin of a turn."""
 
     role: str
@@ -103,8 +99,7 @@ class RoleBegin(Expr):
         return f"{self.role}_begin()"
 
 
-@dataclass(frozen=True, slots=True)
-class RoleEnd(Expr):
+class RoleEnd(Expr, msgspec.Struct, frozen=True):
     """End of a turn."""
 
     role: str
@@ -113,8 +108,7 @@ class RoleEnd(Expr):
         return f"{self.role}_end()"
 
 
-@dataclass(frozen=True, slots=True)
-class ExprList(Expr):
+class ExprList(Expr, msgspec.Struct, frozen=True):
     """Expressions one after another, flat."""
 
     parts: tuple[Expr, ...]

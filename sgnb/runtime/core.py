@@ -115,12 +115,11 @@ class Core(Ending):
 
     def record(self, op: Op) -> None:
         """Add an operation to the block under construction."""
-        kind = type(op)
         with self.lock:
             self.pending.append(op)
-            if kind is TextOp:
+            if type(op) is TextOp:
                 self._chars += len(op.text)
-            elif kind is GenOp or kind is SelectOp:
+            elif type(op) is GenOp or type(op) is SelectOp:
                 self._gens_pending = True
             full = len(self.pending) >= MAX_BLOCK_OPS
         if full:
