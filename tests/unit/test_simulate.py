@@ -121,6 +121,51 @@ def test_every_way_to_end_and_every_setting_is_reproduced(tmp_path, args):
     same(rig)
 
 
+@pytest.mark.parametrize(
+    ("seed", "args"),
+    [
+        (0, {}),
+        (1, {"enable_overlap": True}),
+        (2, {"enable_overlap": True, "runner_driver": "thread", "page_size": 4}),
+    ],
+    ids=str,
+)
+def test_steps_that_failed_fail_again(tmp_path, capsys, seed, args):
+    """Steps that ran out of memory are tried in parts again, at the same places; under other settings it is said instead."""
+    rng = random.Random(seed)
+    rig = RecordedRig(max_total_tokens=300, context_length=120, chunked_prefill_size=16, **args)
+
+    def during(batch) -> None:
+        dice = rng.random()
+        if dice < 0.1:
+            raise MemoryError
+        if dice < 0.12:
+            raise RuntimeError("a kernel's fault")
+        if dice < 0.2 and rig.scheduler.reqs:
+            rig.abort(rng.choice(list(rig.scheduler.reqs)))
+
+    rig.runner.during = during
+    rig.record(tmp_path / "a.sgnb")
+    for n in range(60):
+        text = rng.choice([b"aaaabbbb", b"the quick brown fox "]) * rng.randint(1, 4) + b"%d" % n
+        if rng.random() < 0.2:
+            rig.select(n, text, [b"one", b"two", b"other"])
+        else:
+            rig.decode(n, text, max_new_tokens=rng.randint(1, 25), ignore_eos=True)
+        rig.step(rng.randint(0, 3))
+    rig.drain()
+    rig.scheduler.driver.close()
+    same(rig)
+    script = from_recording(rig.save())
+    kinds = [step.failed for step in script.steps if step.failed]
+    assert {"memory", "error"} <= set(kinds) and ("skipped" in kinds) == bool(args)
+    assert command.main([str(tmp_path / "a.sgnb"), "--check"]) == 0
+    assert command.main([str(tmp_path / "a.sgnb"), "--cost", "1,1,1"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{len(kinds)} of {len(script.steps)} steps were not computed" in shown
+    assert f"{kinds.count('memory')} ran out of memory" in shown
+
+
 def test_a_recording_may_begin_on_a_warm_cache(tmp_path):
     rig = RecordedRig(max_total_tokens=200, chunked_prefill_size=16, context_length=100)
     for n in range(12):

@@ -119,6 +119,7 @@ class Mishaps:
             return "memory"
         log.error("step %d failed", flight.step, exc_info=error)
         for req in flight.live_reqs():
+            req.last_step = flight.step
             self._scheduler.results.fail(req, "runner", f"step {flight.step} failed: {error!r}")
         return "error"
 
@@ -141,6 +142,7 @@ class Mishaps:
                 f"the device has not enough memory for this request alone ({req.total_len} tokens, "
                 f"step {flight.step}): {error.message}"
             )
+            req.last_step = flight.step
             self._scheduler.results.fail(req, "memory", message, _NO_ROOM)
 
     def _again(self, flight: Flight) -> None:

@@ -263,7 +263,8 @@ def play(
 
 
 def replay(script: Script, cost: CostModel | None = None) -> Played:
-    """Give every input at the pass at which it came; with the recorded settings the batches are the recorded ones."""
+    """Give every input at the pass at which it came, and let the steps fail that failed; with the recorded settings the
+    batches are the recorded ones."""
     player = _Player(script, cost or CostModel(), {}, keep_steps=True)
     player.runner.exact = True
     inputs, scheduler = script.inputs, player.scheduler
@@ -282,7 +283,12 @@ def replay(script: Script, cost: CostModel | None = None) -> Played:
         return 2 * scheduler.meter.forward_steps - len(scheduler.flights)
 
     def collect_with_inputs() -> Ran:
-        ran = collect()
+        try:
+            ran = collect()
+        except Exception:
+            give(place(), during=True)
+            scheduler.attend()  # what came while it was waited for was handled before anybody knew
+            raise
         give(place() + 1, during=True)
         return ran
 

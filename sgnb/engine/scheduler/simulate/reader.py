@@ -118,7 +118,7 @@ def from_recording(recording: Recording, window: Window | None = None) -> Script
                 compiling.add(event.rid)
             case _:
                 pass
-    script.notes += recording.gaps()
+    script.notes += recording.gaps() + _failures(script.steps)
     _Reader(script, snapshot, outputs, admitted, compiling).read(inputs)
     if window.start and script.outputs and not script.counted():
         last = recording.span()[1] - recording.span()[0]
@@ -132,6 +132,18 @@ def from_recording(recording: Recording, window: Window | None = None) -> Script
             hint="Begin the recording before the programs that are to be simulated.",
         )
     return script
+
+
+def _failures(steps: list[StepEvent]) -> list[str]:
+    """What a simulation does not do again of steps that were not computed; nothing if all were."""
+    memory = sum(step.failed == "memory" for step in steps)
+    failed = sum(bool(step.failed) for step in steps)
+    if not failed:
+        return []
+    return [
+        f"{failed} of {len(steps)} steps were not computed when recorded ({memory} ran out of memory): nobody knows"
+        " whether other batches would have fit, so here every step succeeds"
+    ]
 
 
 class _Reader:

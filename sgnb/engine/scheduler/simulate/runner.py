@@ -45,7 +45,11 @@ class SimulatedRunner(BaseRunner):
         self.max_running = max_running
         self.on_abort: Callable[[str], None] = lambda rid: None
         self.exact = False
-        """Rows go bad in the very pass in which they did; else when the request has drawn as much as it had."""
+        """Rows go bad and steps fail in the very pass in which they did; else rows go bad when the request has drawn as much
+        as it had, and no step fails."""
+        self._failures = {
+            step.step: step.failed for step in script.steps if step.failed in ("memory", "error")
+        }
         self.fault: Exception | None = None
         self.prefill_tokens = 0
         self._script = script
@@ -54,7 +58,11 @@ class SimulatedRunner(BaseRunner):
 
     def forward(self, batch: ModelWorkerBatch) -> ModelWorkerOutput:
         """Draw, and let the time pass that this step takes. A fault of the simulation itself is kept: the scheduler would
-        take it for one of a model, and go on."""
+        take it for one of a model, and go on. What was planned behind a step that fails is skipped by the driver."""
+        failed = self._failures.get(batch.step) if self.exact else None
+        if failed is not None:
+            self._pass_time(batch)
+            raise MemoryError("as recorded") if failed == "memory" else RuntimeError("as recorded")
         try:
             return self._forward(batch)
         except Exception as error:
