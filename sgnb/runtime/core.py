@@ -218,7 +218,7 @@ class Core(Ending):
 
     def end_if_idle(self) -> None:
         """End a run without a body that waits for nothing: a later cell goes on with its states, and shows them."""
-        if self.body_done and not self.finished:
+        if self.body_done and not self.over:
             self.flush()
             if not self.pending and not self.held:
                 self.finish_if_over()

@@ -26,7 +26,10 @@ class Ending(Failing):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self.started_at = time.monotonic()
+        self.over = False
+        """Nothing is taken any more; the end is being logged."""
         self.finished = False
+        """And has been: who waits for the run waits for this."""
         self.status = "running"
         self.error: BaseException | None = None
         self.body_error: BaseException | None = None
@@ -54,21 +57,26 @@ class Ending(Failing):
         self.finish_if_over()
 
     def finish_if_over(self) -> None:
-        """Log the end once the body has ended and nothing is under way."""
+        """Log the end once the body has ended and nothing is under way.
+
+        The log has the end before anybody who waits for it goes on: of a long run it takes a while to write.
+        """
         with self.lock:
-            over = self.body_done and not self.slots and not self.finished
+            over = self.body_done and not self.slots and not self.over
             if over and self._appends:
                 over, self._due = False, True
             if over:
-                self.finished = True
+                self.over = True
                 self.status = self._final_status()
-                self.notify()
-                callbacks, self._done_callbacks = self._done_callbacks, []
         if not over:
             return
         ended = time.monotonic()
         times = split_times(self.log.since(0), self.started_at, ended)
         self.append_event(RunFinished(self.status, ended - self.started_at, self.error, times))
+        with self.lock:
+            self.finished = True
+            self.notify()
+            callbacks, self._done_callbacks = self._done_callbacks, []
         self._wake()
         self.on_wake = self.help_until = (
             None  # the driver knows the root state: a state must not keep itself alive
@@ -79,7 +87,7 @@ class Ending(Failing):
     def enter_append(self) -> bool:
         """Code outside the body appends: the run does not end before ``leave_append``. False: it has ended already."""
         with self.lock:
-            if self.finished:
+            if self.over:
                 return False
             self._appends += 1
             return True
@@ -97,7 +105,7 @@ class Ending(Failing):
     def cancel(self) -> None:
         """Mark the run as stopped and abort what is under way. The driver then throws into the program."""
         with self.lock:
-            if self.finished or self.cancelled:
+            if self.over or self.cancelled:
                 return
             self.cancelled = True
             for state in list(self.states.values()):

@@ -191,7 +191,7 @@ class State(Appending):
         running = current_core()
         if running is not None and running is not self.core:
             self.core.end_if_idle()
-        if self.core.finished:
+        if self.core.over:
             if running is None or running.backend.carrier is not self.backend.carrier:
                 running = Core(self.backend, title="state", defaults=self.core.defaults)
             self._move(running)

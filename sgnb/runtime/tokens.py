@@ -76,7 +76,7 @@ def fork_at(source: State, name: str, count: int, place: Place) -> State:
     forks, source._forks = source._forks, source._forks + 1
     branch = f"{source.branch}.{name}@{whole}" if source.branch else f"{name}@{whole}"
     core = source.core
-    if core.finished:
+    if core.over:
         core = Core(source.backend, title="state", defaults=source.core.defaults, seed=source.seed)
         core.begin_own_run(branch)
     state = State(core, branch, f"{source.path}/{forks}@{whole}", defaults=source.defaults, seed=source.seed)

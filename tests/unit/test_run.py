@@ -304,6 +304,17 @@ def test_labels_name_cell_and_place(backend):
     assert (op.cell, op.branch, op.name, op.position.line, op.position.col) == ("7", "", "x", 2, 11)
 
 
+def test_who_waits_for_a_run_finds_its_end_in_the_log(monkeypatch):
+    """Of a long run the end takes a while to write; a cell that did not find it was shown as failed."""
+    from sgnb.runtime import ending
+
+    split = ending.split_times
+    monkeypatch.setattr(ending, "split_times", lambda *args: time.sleep(0.2) or split(*args))
+    run = run_cell('s += gen("x")', cell_name="1", user_ns={}, backend=MockBackend("word " * 50, delay=0.002))
+    run.drive()
+    assert run.log.closed and isinstance(run.log.since(len(run.log) - 1)[0].event, events.RunFinished)
+
+
 # ---------------------------------------------------------------- states that live on
 
 
