@@ -152,6 +152,7 @@ class Rig:
         fresh: bool = True,
         keep: int | None = None,
         priority: int = 0,
+        cell: str = "",
         **params,
     ) -> str:
         """Ask for a generation on session ``sid`` (by default a new one of the same number). Returns the rid."""
@@ -172,7 +173,7 @@ class Rig:
                 stops=[stop.encode() for stop in made.stop],
                 stop_token_ids=list(made.stop_token_ids),
                 eos_token_ids=[STUB_EOS],
-                label=Label(name="@generate"),
+                label=Label(name="@generate", cell=cell),
                 keep=keep,
                 priority=priority,
             )

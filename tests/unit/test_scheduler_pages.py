@@ -78,6 +78,18 @@ def test_half_filled_pages_are_a_figure():
     assert rig.ask("stats").data["num_half_filled_tokens"] == 0
 
 
+def test_what_a_state_keeps_is_told_with_the_cell_it_came_from():
+    rig = rig_of(2)
+    rig.decode(1, LONG[:20], cell="5", max_new_tokens=3, ignore_eos=True)
+    rig.drain()
+    rig.fork(1, 11, 12)
+    rig.decode(2, LONG[:4], sid=12, fresh=False, cell="6", max_new_tokens=3, ignore_eos=True)
+    rig.drain()
+    told = {session["sid"]: session for session in rig.ask("holders").data["sessions"]}
+    assert {sid: one["cell"] for sid, one in told.items()} == {"c1.s1": "5", "c1.s11": "5", "c1.s12": "6"}
+    assert told["c1.s1"]["cached"] == 22 and told["c1.s12"]["cached"] > 22
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_slot_events_tell_whole_pages(page):
     rig = rig_of(page, max_total_tokens=96)

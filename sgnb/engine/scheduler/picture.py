@@ -172,6 +172,7 @@ def _holders(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
                 "cached": cached.length,
                 "node": cached.node.id,
                 "active": session.active.rid if session.active is not None else "",
+                "cell": session.cell,
                 "text": head,
             }
         )

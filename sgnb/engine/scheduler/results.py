@@ -139,6 +139,7 @@ class ResultProcessor:
             node = req.kv.release(keys_of(whole, req.joined)[: req.committed])
             if req.session is not None and (req.draws or kept):
                 req.session.keep(req.prompt, kept)
+                req.session.cell = req.label.cell
         if req.session is not None:
             req.session.active = None
             if node is not None:

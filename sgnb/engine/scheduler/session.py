@@ -32,6 +32,7 @@ class Session:
         "_node",
         "_pinned",
         "active",
+        "cell",
         "client",
         "computed",
         "error",
@@ -47,6 +48,8 @@ class Session:
     def __init__(self, sid: str, client: int, extra_key: str, cache: RadixCache) -> None:
         self.sid = sid
         self.client = client
+        self.cell = ""
+        """Where its last request came from, by its label; of a fork that has had none, its parent's."""
         self.extra_key = extra_key
         self.ids = array("i")
         self.active: Req | None = None
@@ -102,6 +105,7 @@ class Session:
         """A copy under another name: the same ids, a soft reference of its own, no KV copied."""
         child = Session(sid, self.client, self.extra_key, self._cache)
         child.ids = array("i", self.ids)
+        child.cell = self.cell
         child.error = self.error
         child.computed = self.computed
         child.forked_at = self.forked_at if base == "same" else len(self.ids)
