@@ -3,14 +3,17 @@
 
 import { segmented } from "./controls.js";
 import { el, fill, sharpCanvas } from "./dom.js";
-import { CACHED, FREE, nameOf } from "./fold.js";
+import { CACHED, DECODE, FREE, PREFILL, nameOf } from "./fold.js";
 import { count, share } from "./format.js";
-import { cellWord, codesOf, layoutMap } from "./kv_data.js";
-import { GUTTER, HUES, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
+import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED } from "./kv_data.js";
+import { GUTTER, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
 import { KVSide } from "./kv_side.js";
+import { NodeTexts } from "./node_texts.js";
 import { View } from "./view.js";
 
 const KEPT_TOKENS = 500;
+const STATES = [[CACHED, "cached, evictable"], [LOCKED, "cached, locked"], [PREFILL, "prefill"], [DECODE, "decode"]];
+const AGES = [[FIRST_AGE, "just used"], [FIRST_AGE + 3, "10 s ago"], [FIRST_AGE + 5, "1 min ago"], [FIRST_AGE + 7, "over 4 min ago"]];
 const ZOOMS = [1, 2, 4, 6, 8, 12];
 
 export class KVMapView extends View {
@@ -24,6 +27,7 @@ export class KVMapView extends View {
     this._zoomLevel = 0;
     this._tokens = new Map(); // slot, owner and step → which token it holds
     this._painter = new KVPainter();
+    this.texts = new NodeTexts(this.store, () => this.changed());
     const modes = [
       ["state", "State"],
       ["request", "Request"],
@@ -38,20 +42,12 @@ export class KVMapView extends View {
     this._map = sharpCanvas("sgnb-kv-canvas", "KV map");
     this._spacer = el("div", "sgnb-kv-spacer", {});
     this._scroll = el("div", "sgnb-kv-scroll", {}, this._spacer, this._map.canvas);
-    this._legendNode = this.legend([
-      ["free", "free"],
-      ["evictable", "cached, evictable"],
-      ["locked", "cached, locked"],
-      ["prefill", "prefill"],
-      ["decode", "decode"],
-      ["selected", "selected"],
-    ]);
+    this._legendNode = this.legend([]);
     this.tools.append(this.legendButton(this._legendNode));
-    this._names = el("ul", "sgnb-legend sgnb-kv-names", { hidden: true });
     this._past = sharpCanvas("sgnb-kv-past", "Slots over the last 60 s");
     const pastHead = el("div", "sgnb-kv-head", {}, el("h3", "", {}, "Slots over the last 60 s"), el("span", "sgnb-kv-marks", {}, el("span", "sgnb-trouble", {}, "▾"), " eviction  ", el("span", "sgnb-trouble", {}, "✕"), " retraction"));
     this.panel = new KVSide(this);
-    fill(this.body, this._scroll, this.panel.twin, this._legendNode, this._names, pastHead, this._past.canvas);
+    fill(this.body, this._scroll, this.panel.twin, this._legendNode, pastHead, this._past.canvas);
     fill(this.side, this.panel.nodes);
     fill(this.foot, this.panel.holders);
     this._listen();
@@ -252,21 +248,22 @@ export class KVMapView extends View {
     if (key === this._mapKey && this.mode !== "age") return;
     this._mapKey = key;
     const codes = codesOf(state, this.store, this.mode, range);
-    this._showNames(codes.names);
     this._painter.draw(this._map, state, this._layout, codes, c, view);
+    this._showLegend(codes.names);
     canvas.setAttribute("aria-label", this.sentence());
   }
 
-  _showNames(names) {
-    this._names.hidden = !names;
-    const key = names?.join("\n");
-    if (!names || key === this._namesKey) return;
-    this._namesKey = key;
-    fill(this._names, names.map((name, index) => {
-      const swatch = el("span", "sgnb-swatch", {});
-      swatch.style.background = HUES[index];
-      return el("li", "", {}, swatch, name);
-    }));
+  /** What the cells mean in the way they are coloured now; `names`: of the requests with a hue. */
+  _showLegend(names) {
+    const { selection } = this.store;
+    const selected = selection?.kind === "request" ? `selected request, ${nameOf(this.store.history.requests.get(selection.id) ?? { rid: selection.id })}` : "selected";
+    const named = names && [...names.map((name, index) => [FIRST_HUE + index, name]), [OTHER, "other requests"]];
+    const entries = [[FREE, "free"], ...(named ?? (this.mode === "age" ? AGES : STATES)), [SELECTED, selected]];
+    const key = [entries.join("\n"), this._painter.look].join();
+    if (key === this._legendKey) return;
+    this._legendKey = key;
+    fill(this._legendNode, ...this.legend(entries).childNodes);
+    entries.forEach(([code], index) => (this._legendNode.children[index].firstChild.style.background = this._painter.swatch(code)));
   }
 
   facts() {
@@ -282,5 +279,10 @@ export class KVMapView extends View {
 
   details() {
     this.panel.update();
+  }
+
+  destroy() {
+    this.texts.close();
+    super.destroy();
   }
 }

@@ -6,9 +6,9 @@ import { count, oneLine, plural } from "./format.js";
 export const MAX_HEIGHT = 440;
 export const LOCKED = 5;
 export const SELECTED = 6;
-const FIRST_HUE = 8;
-const OTHER = 14;
-const FIRST_AGE = 15;
+export const FIRST_HUE = 8;
+export const OTHER = 14;
+export const FIRST_AGE = 15;
 const WAITING = { queued: "waiting", waiting: "waiting", compiling: "compiling grammar", compiled: "waiting" };
 
 /** Cells: `cols × rows` of `pitch` px, `group` slots each; the window on them is `width × height`. */
@@ -100,7 +100,7 @@ export function scanRuns(state) {
 }
 
 /** Who holds slots, largest first: requests, then states that the notebook keeps (`kept`: the engine's `holders`). */
-export function holdersOf(state, history, { runs }, kept = [], most = 12) {
+export function holdersOf(state, history, { runs }, kept = [], textOf = () => "", most = 12) {
   const out = [];
   for (const [rid, word] of state.live) {
     const { prefill, decode } = state.flight(rid);
@@ -108,14 +108,16 @@ export function holdersOf(state, history, { runs }, kept = [], most = 12) {
     const own = prefill + decode;
     if (!own && !shared) continue;
     const record = history.requests.get(rid);
-    const doing = WAITING[word] ? WAITING[word] : decode || word === "first_token" ? "decode" : "prefill";
-    out.push({ rid, name: nameOf(record ?? { rid }), state: doing, own, shared, prefill, decode, runs: runsOf(state, runs, rid), text: "" });
+    const fresh = record ? record.prompt - record.cached : 0;
+    const chunk = fresh > 0 && prefill ? `prefill, ${count(prefill)} of ${count(fresh)} new` : "prefill";
+    const doing = WAITING[word] ? WAITING[word] : decode || word === "first_token" ? "decode" : chunk;
+    out.push({ rid, name: nameOf(record ?? { rid }), state: doing, own, shared, prefill, decode, runs: runsOf(state, runs, rid), text: textOf(state.nodes.get(state.holds.get(rid))) });
   }
   out.sort((a, b) => b.own + b.shared - a.own - a.shared || (a.rid < b.rid ? -1 : 1));
   const states = kept
     .filter(session => !session.active && session.cached)
     .sort((a, b) => b.cached - a.cached)
-    .map(session => ({ rid: "", sid: session.sid, name: `state ${session.sid.split(".").at(-1)}`, state: "idle, kept by the notebook", own: 0, shared: session.cached, prefill: 0, decode: 0, runs: null, text: session.text }));
+    .map(session => ({ rid: "", sid: session.sid, name: `state ${session.sid.split(".").at(-1)}${session.cell ? ` of [${session.cell}]` : ""}`, state: "idle, kept by the notebook", own: 0, shared: session.cached, prefill: 0, decode: 0, runs: null, text: session.text }));
   return [...out, ...states].slice(0, most);
 }
 
@@ -164,6 +166,15 @@ function quoted({ text }) {
   return text ? ` "${oneLine(text, 40)}"` : "";
 }
 
+/** `, chunk 2`: which piece of its prompt a row is; nothing of a prompt in one piece. */
+function chunkWords({ steps, requests }, index, { rid, kind, prefix, tokens }) {
+  const record = requests.get(rid);
+  const from = record?.turns.findLast(turn => turn.from <= steps[index].time)?.from ?? Infinity;
+  let chunk = 1;
+  for (let at = index - 1; at >= 0 && steps[at].time >= from; at--) if (steps[at].rows.some(row => row.rid === rid && row.kind === kind)) chunk++;
+  return kind === "prefill" && (chunk > 1 || prefix + tokens < record?.prompt) ? `, chunk ${chunk}` : "";
+}
+
 /** What the shown step changed: pairs of a number and words. */
 export function changesOf(store) {
   const index = store.isLive ? store.history.steps.length - 1 : store.stepIndexAt(store.time);
@@ -175,7 +186,7 @@ export function changesOf(store) {
   const decodes = step.rows.filter(row => row.kind === "decode");
   if (decodes.length) out.push([`+${count(decodes.length)}`, decodes.length === 1 ? `decode ${name(decodes[0].rid)}` : `decode, one for each of ${count(decodes.length)} requests`]);
   for (const row of step.rows) {
-    if (row.kind !== "decode") out.push([`+${count(row.tokens)}`, `${row.kind === "score" ? "score" : "prefill"} ${name(row.rid)}, after ${count(row.prefix)} reused or computed before`]);
+    if (row.kind !== "decode") out.push([`+${count(row.tokens)}`, `${row.kind === "score" ? "score" : "prefill"} ${name(row.rid)}${chunkWords(store.history, index, row)}, after ${count(row.prefix)} reused or computed before`]);
   }
   for (const mark of store.history.marks) {
     if (mark.time <= before || mark.time > step.time + 1) continue;

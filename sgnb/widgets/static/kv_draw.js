@@ -8,7 +8,7 @@ import { mix, over, rgba } from "./paint.js";
 export const GUTTER = 46;
 export const PAST_SECONDS = 60;
 const PAST_HEIGHT = 96;
-export const HUES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
+const HUES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
 
 export class KVPainter {
   /** Draw the cells. `map`: a sharp canvas, `view`: {top, left, mode, cursor}; `layout`, `codes`: of kv_data.js. */
@@ -38,9 +38,17 @@ export class KVPainter {
   /** One small picture a code, in device pixels; the gap is part of it. */
   _spritesOf(pitch, mode, c) {
     const key = `${pitch} ${mode} ${c.ground} ${c.locked} ${c.decode} ${c.forcedColors}`;
-    if (this._spriteKey === key) return this._sprites;
-    this._spriteKey = key;
+    if (this.look === key) return this._sprites;
+    this.look = key;
     return (this._sprites = spritesOf(pitch, c));
+  }
+
+  /** Cells of a code as a CSS background: what the legend shows is what was drawn last. */
+  swatch(code) {
+    const { size, of } = this._sprites;
+    const tile = Object.assign(document.createElement("canvas"), { width: size, height: size });
+    tile.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(of[code].buffer), size, size), 0, 0);
+    return `url(${tile.toDataURL()}) 0 0 / ${size / (window.devicePixelRatio || 1)}px`;
   }
 }
 

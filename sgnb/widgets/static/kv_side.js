@@ -35,7 +35,7 @@ export class KVSide {
     const runs = scanRuns(state);
     this._showStates(state);
     this._showSum(state);
-    const half = state.pageSize > 1 ? Math.max(0, state.counts[CACHED] - state.treeTokens) : 0;
+    const half = state.stats?.num_half_filled_tokens ?? 0; // by the engine: which of a request's slots hold no token is not told
     const pairs = [["Free runs", count(runs.freeRuns)], ["Largest free run", plural(runs.largestFree, "slot")], ["Lost to half-filled pages", state.pageSize > 1 ? count(half) : "0, page is 1"]];
     fill(this._pairs, pairs.flatMap(([name, value]) => [el("dt", "", {}, name), el("dd", "", {}, value)]));
     this._showAbout(state);
@@ -107,7 +107,9 @@ export class KVSide {
   }
 
   _showHolders(state, runs) {
-    const list = holdersOf(state, this.store.history, runs, this._kept);
+    const { texts } = this.view;
+    texts.want([...state.live.keys()].map(rid => state.nodes.get(state.holds.get(rid))).filter(Boolean));
+    const list = holdersOf(state, this.store.history, runs, this._kept, node => texts.of(node) ?? "");
     if (!list.length) return fill(this.holders, el("p", "sgnb-dim sgnb-pad", {}, "Nobody holds slots."));
     if (this.holders.contains(document.activeElement) && this._holderCount === list.length) return undefined;
     this._holderCount = list.length;
