@@ -60,13 +60,13 @@ export function lineMarks(): Extension {
   ];
 }
 
-/** The cell that a view's element stands in, or the one whose number it names: only what begins with `%%sgl` is meant. */
+/** The cell that a view's element stands in, else the one whose number it names: only what begins with `%%sgl` is meant. */
 function cellOf(notebooks: INotebookTracker, target: EventTarget | null, number: string): Cell | null {
   const node = target instanceof Element ? target.closest('.jp-Cell') : null;
   const cells = notebooks.currentWidget?.content.widgets ?? [];
   const numbered = (cell: Cell) => number !== '' && cell.node.querySelector('.jp-InputPrompt')?.textContent === `[${number}]:`;
-  const found = node ? cells.find(cell => cell.node === node) : cells.find(numbered);
-  return found && /^\s*%%sgl\b/.test(found.model.sharedModel.getSource()) ? found : null;
+  const meant = (cell: Cell | undefined) => cell !== undefined && /^\s*%%sgl\b/.test(cell.model.sharedModel.getSource());
+  return [cells.find(cell => cell.node === node), cells.find(numbered)].find(meant) ?? null;
 }
 
 /** Listen to the page's views. */

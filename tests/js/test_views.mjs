@@ -4,13 +4,13 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-import { reasonOf } from "../../sgnb/widgets/static/causes.js";
+import { equalAgain, reasonOf } from "../../sgnb/widgets/static/causes.js";
 import { EngineState } from "../../sgnb/widgets/static/fold.js";
 import { before, count, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
-import { cellWord, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
+import { cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { ageShare, flightsOf, layoutTree, reach, recentlyGone, runsOf, tickStep } from "../../sgnb/widgets/static/tree_data.js";
-import { cast, large } from "./scenario.mjs";
+import { cast, large, Script } from "./scenario.mjs";
 
 function stateOf(script) {
   const store = new Store("test/views");
@@ -75,6 +75,13 @@ test("every cause has its exact words", () => {
   for (const [match, record, word, sentences, advice] of cases) {
     assert.deepEqual(why(match, record), { word, sentences, advice });
   }
+});
+
+test("behind a difference texts are aligned where they are equal again", () => {
+  assert.deepEqual(equalAgain("1:07. You review", "0:52. You review"), [4, 4]);
+  assert.deepEqual(equalAgain("a name. The rest of it", "The rest of it and more"), [8, 0]);
+  assert.deepEqual(equalAgain("nothing", "of it at all"), null);
+  assert.deepEqual(equalAgain("", "cached only"), null);
 });
 
 test("numbers and times are written as everywhere", () => {
@@ -158,10 +165,21 @@ test("codes: locked, evictable, selected; runs and holders", () => {
   assert.equal(of(`node:${other.id}`), LOCKED);
   const found = scanRuns(state);
   assert.equal(found.freeRuns, 1);
-  const holders = holdersOf(state, store.history, found, [{ sid: "c1.s7", cached: 510, active: "", text: "x" }]);
+  const holders = holdersOf(state, store.history, found, [{ sid: "c1.s7", cell: "5", cached: 510, active: "", text: "x" }], node => `node ${node.id}`);
   const finding = holders.find(holder => holder.name === "9.1 finding");
-  assert.deepEqual([finding.own, finding.shared, finding.state], [25, 363, "decode"]);
-  assert.equal(holders.at(-1).sid, "c1.s7");
+  assert.deepEqual([finding.own, finding.shared, finding.state, finding.text], [25, 363, "decode", `node ${state.holds.get("c1.r11")}`]);
+  assert.equal(holders.find(holder => holder.name === "12.3 label").state, "prefill, 20 of 20 new");
+  assert.deepEqual([holders.at(-1).sid, holders.at(-1).name], ["c1.s7", "state s7 of [5]"]);
+});
+
+test("what a step changed names the chunk of a prompt in pieces", () => {
+  const script = new Script({ slots: 64 }).request("c1.r1", "4", "", "x", 20).admit("c1.r1", "4", "", "x", 20, { matched: 0, node: 0, cause: "short" });
+  for (const prefix of [0, 8, 16]) script.later(0.1).pass([{ rid: "c1.r1", kind: "prefill", tokens: Math.min(8, 20 - prefix), prefix }]);
+  script.request("c1.r2", "5", "", "y", 3).admit("c1.r2", "5", "", "y", 3, { matched: 0, node: 0, cause: "short" });
+  script.later(0.1).pass([{ rid: "c1.r2", kind: "prefill", tokens: 3, prefix: 0 }]);
+  const { history } = stateOf(script);
+  const at = index => changesOf({ history, isLive: false, stepIndexAt: () => index, time: history.steps[index].time })[0].join(" ");
+  assert.deepEqual([0, 1, 2, 3].map(at), ["+8 prefill 4 x, chunk 1, after 0 reused or computed before", "+8 prefill 4 x, chunk 2, after 8 reused or computed before", "+4 prefill 4 x, chunk 3, after 16 reused or computed before", "+3 prefill 5 y, after 0 reused or computed before"]);
 });
 
 test("a slot is told with its token, once the engine has said which", () => {

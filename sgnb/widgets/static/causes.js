@@ -31,6 +31,17 @@ export function reasonOf(record, { find = () => null, stepAt = () => 0, from = "
   return reason;
 }
 
+/** Where two texts that part at once are equal again up to the end of the shorter one: a place in each; null: nowhere. */
+export function equalAgain(prompt, cached) {
+  for (let sum = 1; sum < prompt.length + cached.length; sum++) {
+    for (let i = Math.max(0, sum - cached.length); i <= Math.min(sum, prompt.length); i++) {
+      const rest = Math.min(prompt.length - i, cached.length - sum + i);
+      if (rest >= EQUAL_AGAIN && prompt.slice(i, i + rest) === cached.slice(sum - i, sum - i + rest)) return [i, sum - i];
+    }
+  }
+  return null;
+}
+
 /** The same for one turn of a request that was sent back and came again: its own match, told at that time. */
 export function reasonOfTurn(record, turn, about = {}) {
   return reasonOf({ ...record, match: turn.match, admitted: turn.from, twice: 0 }, about);

@@ -14,6 +14,7 @@ import { View } from "./view.js";
 const ROW = 19;
 const MAX_HEIGHT = 400;
 const CLEAR_MS = 650;
+const HITS_SHOWN = 100;
 
 export class TreeView extends View {
   static kind = "tree";
@@ -136,22 +137,29 @@ export class TreeView extends View {
   /** Outline the nodes with this text or number, and those of this request; texts not known yet are asked for first. */
   find(text) {
     const wanted = (this._wanted = text.trim().toLowerCase());
-    this.hits = wanted ? this._found(wanted) : null;
-    this.changed();
+    this._revealed = 0;
+    this._hit(wanted ? this._found(wanted) : null);
     if (!wanted) return;
     const say = left => this.region.say(`${plural(this.hits.size, "node")} found${left ? `, ${plural(left, "node")} still to be read` : ""}.`);
     const over = () => this._wanted !== wanted || this._closed;
     const search = async () => {
       await this.texts.all([...this.store.shown.nodes.values()], over, left => {
         if (over()) return;
-        this.hits = this._found(wanted);
-        this.changed();
+        this._hit(this._found(wanted));
         say(left);
       });
     };
     say(0);
     clearTimeout(this._searchLater);
     this._searchLater = setTimeout(() => search().catch(() => {}), 250); // while one types, nothing is asked
+  }
+
+  /** These are outlined; the first of them comes into view. */
+  _hit(hits) {
+    this.hits = hits;
+    this.changed();
+    const first = this.hits?.values().next().value;
+    if (first && first !== this._revealed) this._reveal((this._revealed = first));
   }
 
   _found(wanted) {
@@ -261,9 +269,11 @@ export class TreeView extends View {
     const [from, to] = this._domain ?? [0, reach(state)];
     this._scale = width / (to - from);
     const path = new Set(state.path(this.selectedNode));
+    const keep = new Set(path); // never in a fold: what is selected, and what was found as far as it is not half of the tree
+    for (const id of [...(this.hits ?? [])].slice(0, HITS_SHOWN)) for (const above of state.path(id)) keep.add(above);
     this.gone = recentlyGone(state, time);
     const wanted = [];
-    const more = { path, hits: this.hits, rid: selection?.kind === "request" ? selection.id : "", scale: this._scale, rowHeight: ROW, textOf: node => this.texts.of(node), next: new Map(state.next.map((id, index) => [id, index + 1])) };
+    const more = { path, keep, hits: this.hits, rid: selection?.kind === "request" ? selection.id : "", scale: this._scale, rowHeight: ROW, textOf: node => this.texts.of(node), next: new Map(state.next.map((id, index) => [id, index + 1])) };
     if (this.mode === "links") this._drawLinks(state, more, width, wanted);
     else this._drawIcicle(state, more, width, from, wanted);
     this.texts.want(wanted);
@@ -289,7 +299,7 @@ export class TreeView extends View {
   }
 
   _drawIcicle(state, more, width, from, wanted) {
-    const { blocks, order, rows } = layoutTree(state, this._scale, { open: this._open, keep: more.path, gone: this.gone, flights: flightsOf(state) });
+    const { blocks, order, rows } = layoutTree(state, this._scale, { open: this._open, keep: more.keep, gone: this.gone, flights: flightsOf(state) });
     this.blocks = order;
     if (this.mode === "table") return;
     const H = (this._rowHeight = more.rowHeight = rows * ROW > MAX_HEIGHT ? Math.max(14, Math.min(ROW, MAX_HEIGHT / rows)) : ROW);

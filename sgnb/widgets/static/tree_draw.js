@@ -51,14 +51,14 @@ function drawFlight({ context, c, scale, prefill }, block, x, y, h) {
   if (block.decode) context.fillRect(x + cut, y, Math.max(2, block.decode * scale), h - 1);
 }
 
-function drawGone({ context, c, time, textOf }, node, x, y, w, h, middle) {
+function drawGone({ context, c, time, textOf, rowHeight }, node, x, y, w, h, middle) {
   context.strokeStyle = c.trouble;
   context.lineWidth = 1;
   context.setLineDash([4, 2]);
-  context.strokeRect(x + 0.5, y + 1.5, Math.max(6, w - 1), h - 3);
+  context.strokeRect(x + 0.5, y + 0.5, Math.max(6, w - 1), h - 2);
   context.setLineDash([]);
   if (w < TEXT_WIDTH) return;
-  context.font = `12px ${c.code}`;
+  context.font = `${rowHeight < 17 ? 11 : 12}px ${c.code}`;
   context.fillStyle = c.troubleText;
   const text = textOf(node);
   context.fillText(fit(context, `−${seconds(time - node.time)}: ${text ? oneLine(text, 60) : `${count(node.length)} tok`}`, w - 10), x + 5, middle);

@@ -1,7 +1,7 @@
 // What stands beside and below the picture of the radix tree: the selected path, the prompts and what they reused, why one
 // was not cached, the twin of real elements. Gets the view (tree.js); draws nothing.
 
-import { reasonOf } from "./causes.js";
+import { equalAgain, reasonOf } from "./causes.js";
 import { el, fill, table } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, oneLine, plural, seconds } from "./format.js";
@@ -92,12 +92,16 @@ export class TreeSide {
     return this.store.history.requests.get(rid) ?? null;
   }
 
+  /** The cell that the nearest cached path was computed for; "" when it is not known. */
+  _cellOf(parting) {
+    const near = this.store.shown.nodes.get(parting?.cached_node);
+    return this._find(near?.rid)?.label?.cell ?? "";
+  }
+
   _reason(record) {
     const { store } = this;
-    const near = store.shown.nodes.get(this._partings.get(record.rid)?.cached_node);
-    const from = near?.rid ? (this._find(near.rid)?.label?.cell ?? "") : "";
     const stepAt = time => store.history.steps[store.stepIndexAt(time)]?.step ?? 0;
-    return reasonOf(record, { find: rid => this._find(rid), stepAt, from, pageSize: store.live.pageSize });
+    return reasonOf(record, { find: rid => this._find(rid), stepAt, from: this._cellOf(this._partings.get(record.rid)), pageSize: store.live.pageSize });
   }
 
   _showPrompts() {
@@ -138,14 +142,18 @@ export class TreeSide {
     const { sentences, advice } = this._reason(record);
     const parting = this._partings.get(record.rid);
     const children = [heading(`Why was ${nameOf(record)} not cached?`), line(sentences[0])];
-    if (parting?.prompt || parting?.cached) children.push(aligned(parting));
+    if (parting?.prompt || parting?.cached) children.push(aligned(parting, this._cellOf(parting)));
     for (const sentence of sentences.slice(1)) children.push(line(sentence));
     const computed = record.prompt - record.cached;
     if (record.first && computed > 0) children.push(line(`${plural(computed, "token was", "tokens were")} computed in ${seconds(record.first - record.admitted)}.`));
     if (advice) children.push(line(el("b", "", {}, "To reuse them: "), `${advice[0].toLowerCase()}${advice.slice(1)}`));
     const { nodes } = this.store.shown;
     const both = [record.match?.node, parting?.cached_node].filter(id => nodes.has(id));
-    if (both.length) children.push(buttons(button(both.length > 1 ? "Show both paths" : "Show where they part", () => this.view.showNodes(both))));
+    const { cell = "", line: at = 0 } = record.label ?? {};
+    const acts = [];
+    if (both.length) acts.push(button(both.length > 1 ? "Show both paths" : "Show where they part", () => this.view.showNodes(both)));
+    if (cell && at) acts.push(button(`Go to cell [${cell}], line ${at}`, () => this.view.host.dispatchEvent(new CustomEvent("sgnb:line", { bubbles: true, detail: { line: at, cell } }))));
+    if (acts.length) children.push(buttons(...acts));
     const key = children.map(child => child.textContent).join("\n");
     if (key === this._whyKey && this.reason.childElementCount) return undefined;
     this._whyKey = key;
@@ -180,11 +188,20 @@ export class TreeSide {
   }
 }
 
-/** Both texts, aligned where they part. */
-function aligned({ same, prompt, cached }) {
-  const row = (name, text) => [
+/** Both texts, aligned where they part; what is equal again behind the difference is hatched. `cell`: of the cached one. */
+function aligned({ same, prompt, cached }, cell) {
+  const [mine, its] = [prompt.slice(0, 160), cached.slice(0, 160)];
+  const [i, j] = equalAgain(mine, its) ?? [mine.length, its.length];
+  const row = (name, text, end) => [
     dim(name),
-    el("span", "sgnb-tree-text sgnb-tree-line", {}, el("span", "sgnb-same", {}, oneLine(same, 60).slice(-60)), text ? el("span", "sgnb-different", {}, oneLine(text, 160)) : dim(" nothing")),
+    el(
+      "span",
+      "sgnb-tree-text sgnb-tree-line",
+      {},
+      el("span", "sgnb-same", {}, oneLine(same, 60).slice(-60)),
+      text ? (end ? el("span", "sgnb-different", {}, oneLine(text.slice(0, end))) : "") : dim(" nothing"),
+      end < text.length ? el("span", "sgnb-again", {}, oneLine(text.slice(end))) : ""
+    ),
   ];
-  return el("div", "sgnb-tree-aligned", {}, row("cached", cached), row("this prompt", prompt));
+  return el("div", "sgnb-tree-aligned", {}, row(cell ? `cached, [${cell}]` : "cached", its, j), row("this prompt", mine, i));
 }
