@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from sgnb.backends.base import BackendEvent, Delta, Done, Failed, Sink, Started, TokenInfo
 from sgnb.backends.client import make_error
 from sgnb.errors import RequestError, SgnbError
@@ -16,6 +18,7 @@ from sgnb.messages import (
     Chunk,
     Commit,
     Decode,
+    Decodes,
     Extend,
     Finish,
     Fork,
@@ -24,6 +27,7 @@ from sgnb.messages import (
     Join,
     Label,
     Mark,
+    One,
     Op,
     Part,
     RequestMeta,
@@ -31,11 +35,45 @@ from sgnb.messages import (
     Text,
     TokenLogprob,
 )
+from sgnb.sampling_params import SamplingParams
+
+MAX_TOGETHER = 64
+"""Generations in one operation: the first waits until the texts of all have been tokenised."""
 
 
 def to_wire(block: lang.Block) -> list[Op]:
-    """A recorded block as operations of the wire."""
-    return [_op(instruction) for instruction in block.instructions]
+    """A recorded block as operations of the wire. Generations that stand side by side (the pass ``group_generations``
+    sees to that) and have equal parameters are one of them."""
+    ops: list[Op] = []
+    for instruction in block.instructions:
+        op = _op(instruction)
+        together = _together(ops[-1], op) if ops and isinstance(op, Decode) else None
+        if together is None:
+            ops.append(op)
+        else:
+            ops[-1] = together
+    return ops
+
+
+def _together(before: Op, op: Decode) -> Decodes | None:
+    """Both as one operation, where they are equal but for their session, seed and branch."""
+    if isinstance(before, Decode):
+        first, *equal = _own(before)
+        items = [first]
+    elif isinstance(before, Decodes) and len(before.items) < MAX_TOGETHER:
+        items, equal = before.items, [before.params, before.label]
+    else:
+        return None
+    one, params, label = _own(op)
+    if [params, label] != equal or op.priority != before.priority or op.sid in {item.sid for item in items}:
+        return None
+    return Decodes(items=[*items, one], params=params, label=label, priority=op.priority)
+
+
+def _own(op: Decode) -> tuple[One, SamplingParams, Label]:
+    """What of a generation is its own, and the rest."""
+    one = One(rid=op.rid, sid=op.sid, seed=op.params.seed, branch=op.label.branch)
+    return one, replace(op.params, seed=None), replace(op.label, branch="")
 
 
 def _op(op: lang.Instruction) -> Op:

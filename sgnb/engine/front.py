@@ -26,6 +26,7 @@ from sgnb.messages import (
     Bye,
     ClientMessage,
     Control,
+    Decodes,
     EngineSpec,
     ErrorInfo,
     Hello,
@@ -35,10 +36,11 @@ from sgnb.messages import (
     Progress,
     Ready,
     Refused,
+    Release,
     Reply,
     SchedulerControl,
     SchedulerFailed,
-    SchedulerInput,
+    SchedulerFrame,
     SchedulerOutput,
     SchedulerProgress,
     SchedulerReady,
@@ -70,7 +72,7 @@ class Front:
         self,
         spec: EngineSpec,
         router: Router,
-        to_scheduler: Callable[[SchedulerInput], None],
+        to_scheduler: Callable[[SchedulerFrame], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.spec = spec
@@ -179,10 +181,11 @@ class Front:
         else:
             ids = []
             for op in message.ops:
-                ids += op.sids if hasattr(op, "sids") else [op.sid]
-                if hasattr(op, "rid"):
-                    ids.append(op.rid)
-                ids += getattr(op, "children", ())
+                for one in op.items if isinstance(op, Decodes) else (op,):
+                    ids += one.sids if isinstance(one, Release) else [one.sid]
+                    if hasattr(one, "rid"):
+                        ids.append(one.rid)
+                    ids += getattr(one, "children", ())
         return next((found for found in ids if not found.startswith(prefix)), "")
 
     def _keep(self, client: Client, message: Block | Abort, size: int) -> None:

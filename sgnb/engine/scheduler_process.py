@@ -43,7 +43,7 @@ from sgnb.messages import (
     EngineSpec,
     ErrorInfo,
     SchedulerFailed,
-    SchedulerInput,
+    SchedulerFrame,
     SchedulerOutput,
     SchedulerReady,
     SchedulerReply,
@@ -164,7 +164,7 @@ class Beat:
 
 def loop(scheduler: Scheduler, telemetry: Telemetry, beat: Beat, link: Link, owner: int | None) -> str:
     """Step while there is work, block otherwise, until a Stop comes or the owner ends. Returns why it ended."""
-    decoder = msgspec.msgpack.Decoder(SchedulerInput)
+    decoder = msgspec.msgpack.Decoder(SchedulerFrame)
     poller = zmq.Poller()
     poller.register(link.pollable, zmq.POLLIN)
     if owner is not None:

@@ -38,7 +38,7 @@ from sgnb.engine.stacks import arm, as_text, collect
 from sgnb.engine.watchdog import Watchdog
 from sgnb.errors import EngineDied
 from sgnb.liveness import open_pidfd, process_start_time
-from sgnb.messages import EngineRecord, SchedulerInput, SchedulerOutput, Stop
+from sgnb.messages import EngineRecord, SchedulerFrame, SchedulerOutput, Stop
 from sgnb.transport import BadFrame, Wakeup, Zap, ZmqLink, ZmqRouter, encode
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class TokenizerProcess:
                 return
             self.front.take_client_frame(*found)
 
-    def _to_scheduler(self, message: SchedulerInput) -> None:
+    def _to_scheduler(self, message: SchedulerFrame) -> None:
         self._link.send(encode(message))
 
     # ------------------------------------------------------------ end

@@ -21,7 +21,7 @@ from sgnb.messages.parts import (
 )
 from sgnb.sampling_params import SamplingParams
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 class Hello(Wire, frozen=True, kw_only=True, tag="hello"):
@@ -96,6 +96,28 @@ class Decode(Wire, frozen=True, kw_only=True, tag="decode"):
     """Higher goes first, and may suspend lower ones that run."""
 
 
+class One(Wire, frozen=True, kw_only=True):
+    """A generation among ``Decodes``: what is its own."""
+
+    rid: str
+    sid: str
+    seed: int | None = None
+    branch: str = ""
+    """Of its label."""
+
+
+class Decodes(Wire, frozen=True, kw_only=True, tag="decodes"):
+    """Generations of different sessions with equal parameters: what is equal is said once, and they are admitted together.
+
+    Each means what its ``Decode`` would, with ``params`` under its own seed and ``label`` under its own branch.
+    """
+
+    items: list[One]
+    params: SamplingParams
+    label: Label = Label()
+    priority: int = 0
+
+
 class Select(Wire, frozen=True, kw_only=True, tag="select"):
     """Score every option after what is pending (raw log-softmax), keep the winner's text and KV in the session.
 
@@ -141,7 +163,7 @@ class Release(Wire, frozen=True, kw_only=True, tag="release"):
     sids: list[str]
 
 
-Op = Init | Extend | Decode | Select | Fork | Join | Commit | Release
+Op = Init | Extend | Decode | Decodes | Select | Fork | Join | Commit | Release
 
 
 class Block(Wire, frozen=True, kw_only=True, tag="block"):

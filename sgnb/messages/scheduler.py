@@ -158,6 +158,15 @@ SchedulerInput = (
 )
 
 
+class Together(Wire, frozen=True, kw_only=True, tag="s.together"):
+    """Messages that are handled without a step between them, in order: so requests are admitted as one batch."""
+
+    messages: list[SchedulerInput]
+
+
+SchedulerFrame = SchedulerInput | Together
+
+
 class ReqOutput(Wire, frozen=True, kw_only=True):
     """What one step has for one request. ``visible`` is the count of output *bytes* that may be shown so far:
     held-back prefixes of stop strings are beyond it, and at the end it is the exact cut."""

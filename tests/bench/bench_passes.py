@@ -99,8 +99,11 @@ CASES: dict[str, Any] = {
     "commit_prefixes": tool_between,
     "group_generations": texts_between,
 }
-FIGURES = ("messages", "bytes", "instructions", "requests", "prefilled", "late", "generated", "steps")
-"""``late``: the tokens computed after the tool has returned, when somebody waits for them."""
+FIGURES = (
+    "messages", "bytes", "instructions", "frames", "requests", "prefilled", "late", "generated", "steps",
+)  # fmt: skip
+"""``frames``: what the engine's tokenizer sends its scheduler. ``late``: the tokens computed after the tool has returned,
+when somebody waits for them."""
 
 
 def measure(program: Any, passes: tuple[Pass, ...]) -> dict[str, int]:
@@ -129,6 +132,7 @@ def measure(program: Any, passes: tuple[Pass, ...]) -> dict[str, int]:
             "messages": engine.messages,
             "bytes": engine.bytes,
             "instructions": engine.ops,
+            "frames": engine.frames,
             "requests": engine.requests,
             "prefilled": prefilled,
             "late": prefilled - early,

@@ -20,7 +20,7 @@ SAVES = {
     "share_generations": ("requests", "prefilled", "generated", "instructions"),
     "hoist_prefix": ("bytes",),
     "commit_prefixes": ("late",),
-    "group_generations": (),
+    "group_generations": ("bytes", "instructions", "frames"),
 }
 
 

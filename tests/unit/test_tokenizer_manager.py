@@ -19,10 +19,13 @@ from sgnb.messages import (
     BatchOutput,
     ClientGone,
     Decode,
+    Decodes,
     ErrorInfo,
     Finish,
     Ids,
     Init,
+    Label,
+    One,
     Part,
     Release,
     ReqOutput,
@@ -35,6 +38,7 @@ from sgnb.messages import (
     SessionOpen,
     SessionSelect,
     Text,
+    Together,
 )
 from sgnb.sampling_params import SamplingParams
 
@@ -72,6 +76,27 @@ def test_sessions_do_not_wait_for_each_other() -> None:
     s = Scripted()
     s.send(init("c1.s1"), init("c1.s2"), gen("c1.r1", "c1.s1"), add("x", sid="c1.s2"), gen("c1.r2", "c1.s2"))
     assert [d.rid for d in s.decodes()] == ["c1.r1", "c1.r2"]
+
+
+def test_generations_that_came_as_one_reach_the_scheduler_in_one_frame_each_with_its_own() -> None:
+    s = Scripted()
+    items = [
+        One(rid="c1.r1", sid="c1.s1", seed=5, branch="0"),
+        One(rid="c1.r2", sid="c1.s9"),  # no such session
+        One(rid="c1.r3", sid="c1.s2", branch="1"),
+    ]
+    together = Decodes(items=items, params=SamplingParams(top_k=3), label=Label(name="x"), priority=2)
+    s.send(init("c1.s1"), init("c1.s2"), add("a"), add("b", sid="c1.s2"), together)
+    assert [type(message) for message in s.asked] == [SessionOpen, SessionOpen, Together]
+    found = [(d.rid, d.ids, d.params.seed, d.params.top_k, d.label, d.priority) for d in s.asked[2].messages]
+    assert found == [
+        ("c1.r1", b("a"), 5, 3, Label(name="x", branch="0"), 2),
+        ("c1.r3", b("b"), None, 3, Label(name="x", branch="1"), 2),
+    ]
+    assert s.ends() == {"c1.r2": "error"}
+    s.answer("c1.r1", "1")
+    s.answer("c1.r3", "2")
+    assert s.ends() == {"c1.r1": "stop", "c1.r2": "error", "c1.r3": "stop"}
 
 
 def test_two_generations_with_nothing_between() -> None:

@@ -6,18 +6,20 @@ import pytest
 
 from sgnb.backends.base import Delta, Done, Failed, Started, TokenInfo
 from sgnb.backends.client import make_error
-from sgnb.backends.wire import SinkWaiter, finish_reason, to_wire
+from sgnb.backends.wire import MAX_TOGETHER, SinkWaiter, finish_reason, to_wire
 from sgnb.errors import EngineError, LimitError, RequestError, SourcePosition
 from sgnb.lang import instruction as lang
 from sgnb.messages import (
     Chunk,
     Decode,
+    Decodes,
     ErrorInfo,
     Extend,
     Finish,
     Init,
     Label,
     Mark,
+    One,
     RequestMeta,
     Text,
     TokenLogprob,
@@ -66,6 +68,30 @@ def test_a_block_keeps_order_marks_and_labels():
             label=Label(cell="[3]", branch="0", name="answer", line=4),
         ),
     ]
+
+
+def test_generations_side_by_side_are_one_operation_where_all_but_their_own_is_equal():
+    greedy, warm = SamplingParams(temperature=0.0), SamplingParams(temperature=0.5)
+    warm_too = SamplingParams(temperature=0.5, seed=9)
+
+    def decode(number, params, name="x", priority=0, sid=None):
+        sid = sid or f"s{number}"
+        return lang.Decode(f"r{number}", sid, name, params, None, "[3]", str(number), priority)
+
+    def rids(*instructions):
+        ops = to_wire(lang.Block("run", instructions))
+        return [[item.rid for item in op.items] if isinstance(op, Decodes) else op.rid for op in ops]
+
+    ops = to_wire(lang.Block("run", (decode(1, warm), decode(2, warm_too))))
+    items = [One(rid="r1", sid="s1", branch="1"), One(rid="r2", sid="s2", seed=9, branch="2")]
+    assert ops == [Decodes(items=items, params=warm, label=Label(cell="[3]", name="x"))]
+    assert rids(decode(1, warm), decode(2, greedy), decode(3, greedy)) == ["r1", ["r2", "r3"]]
+    assert rids(decode(1, warm), decode(2, warm, name="y")) == ["r1", "r2"]
+    assert rids(decode(1, warm), decode(2, warm, priority=1)) == ["r1", "r2"]
+    assert rids(decode(1, warm), decode(2, warm, sid="s1")) == ["r1", "r2"]
+    assert rids(decode(1, warm), decode(2, warm), decode(3, warm, sid="s1")) == [["r1", "r2"], "r3"]
+    many = rids(*(decode(number, warm) for number in range(MAX_TOGETHER + 2)))
+    assert list(map(len, many)) == [MAX_TOGETHER, 2]
 
 
 def test_chunks_of_a_step_come_as_one_call():

@@ -28,6 +28,7 @@ from sgnb.messages import (
     Release,
     RequestEvent,
     SchedulerControl,
+    SchedulerFrame,
     StepEvent,
 )
 from sgnb.messages import Block as WireBlock
@@ -35,7 +36,8 @@ from sgnb.transport import encode
 
 
 class WholeEngine(Backend):
-    """``messages`` counts submitted blocks, ``ops`` what they held; ``events`` are the scheduler's."""
+    """``messages`` counts submitted blocks, ``ops`` what they held on the wire, ``frames`` what the scheduler was sent;
+    ``events`` are the scheduler's."""
 
     def __init__(self, **args: Any) -> None:
         defaults = {"max_total_tokens": 4096, "context_length": 2048, "max_running_requests": 64}
@@ -43,13 +45,13 @@ class WholeEngine(Backend):
         self.runner = StubRunner(self.args)
         self.scheduler = Scheduler(self.args, self.runner, self._from_scheduler, self._publish)
         self.manager = TokenizerManager(
-            stub_tokenizer(), self.scheduler.receive, self._to_client, incarnation="i1"
+            stub_tokenizer(), self._to_scheduler, self._to_client, incarnation="i1"
         )
         self.scheduler.receive(self.manager.token_table())
         self.events: list[Any] = []
         self.steps: list[StepEvent] = []
         self.messages = 0
-        self.ops = self.requests = self.bytes = 0
+        self.ops = self.requests = self.bytes = self.frames = 0
         self.spare: int | None = None
         """What the engine's newest answer says it can still hold."""
         self.credits = True
@@ -84,6 +86,10 @@ class WholeEngine(Backend):
             self.fault = fault
             for rid, waiter in list(self._waiters.items()):
                 waiter.fail(make_error_of(fault), rid=rid)
+
+    def _to_scheduler(self, frame: SchedulerFrame) -> None:
+        self.frames += 1
+        self.scheduler.receive(frame)
 
     def _from_scheduler(self, message: object) -> None:
         if isinstance(message, BatchOutput):
@@ -138,7 +144,6 @@ class WholeEngine(Backend):
         if self.fault is not None:
             raise make_error_of(self.fault)
         self.messages += 1
-        self.ops += len(block.instructions)
         waiter = SinkWaiter(sink)
         for op in block.instructions:
             if isinstance(op, Decode | Select):
@@ -146,6 +151,7 @@ class WholeEngine(Backend):
                 self._waiters[op.rid] = waiter
             self._sessions[op.sid] = waiter
         ops = to_wire(block)
+        self.ops += len(ops)
         self.bytes += len(encode(WireBlock(incarnation="i1", ops=ops)))
         self._post(lambda: self.manager.handle(1, ops))
 

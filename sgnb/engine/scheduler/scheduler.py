@@ -64,9 +64,11 @@ from sgnb.messages import (
     Finish,
     Numbered,
     RequestEvent,
+    SchedulerFrame,
     SchedulerInput,
     SchedulerOutput,
     TelemetryEvent,
+    Together,
 )
 
 log = logging.getLogger(__name__)
@@ -148,9 +150,9 @@ class Scheduler:
 
     # ------------------------------------------------------------ the event loop
 
-    def receive(self, msg: SchedulerInput) -> None:
-        """Queue one input; it is handled by the next step, or before the results of the one that runs."""
-        self._inbox.append(msg)
+    def receive(self, msg: SchedulerFrame) -> None:
+        """Queue what came; it is handled by the next step, or before the results of the one that runs."""
+        self._inbox.extend(msg.messages if isinstance(msg, Together) else (msg,))
 
     def step(self) -> bool:
         """One pass of the event loop. True: call again at once; False: block until there is input."""

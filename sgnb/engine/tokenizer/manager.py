@@ -14,15 +14,17 @@ appended, so that turns stay closed as the notebook wrote them. No scheduling, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from sgnb.config import MAX_STATES, MAX_WAITING
 from sgnb.engine.tokenizer.conversation import Conversation
 from sgnb.engine.tokenizer.detokenizer import text_of_ids
+from sgnb.engine.tokenizer.gate import Gate
 from sgnb.engine.tokenizer.queues import SessionQueues
 from sgnb.engine.tokenizer.replies import Replies, ToClient
 from sgnb.engine.tokenizer.roster import Request, Roster
-from sgnb.engine.tokenizer.sender import ToScheduler
 from sgnb.engine.tokenizer.session import Session, SessionOp, error_info
 from sgnb.engine.tokenizer.steps import Steps
 from sgnb.engine.tokenizer.tokenizer import ModelTokenizer, model_info
@@ -32,6 +34,7 @@ from sgnb.messages import (
     BatchOutput,
     ClientGone,
     Decode,
+    Decodes,
     ErrorInfo,
     Extend,
     Finish,
@@ -42,6 +45,7 @@ from sgnb.messages import (
     Op,
     Release,
     ReqOutput,
+    SchedulerFrame,
     SchedulerReady,
     Select,
     SessionClose,
@@ -63,7 +67,7 @@ class TokenizerManager:
     def __init__(
         self,
         tokenizer: ModelTokenizer,
-        to_scheduler: ToScheduler,
+        to_scheduler: Callable[[SchedulerFrame], None],
         to_client: ToClient,
         *,
         incarnation: str = "",
@@ -72,10 +76,10 @@ class TokenizerManager:
         wake: Callable[[], None] = _nothing,
     ) -> None:
         self.tokenizer = tokenizer
-        self._to_scheduler = to_scheduler
+        self._to_scheduler = Gate(to_scheduler)
         self._roster = Roster(max_sessions, max_waiting)
         self._replies = Replies(tokenizer.table, to_client, incarnation)
-        self._queues = SessionQueues(tokenizer, to_scheduler, self._roster, self._replies, wake)
+        self._queues = SessionQueues(tokenizer, self._to_scheduler, self._roster, self._replies, wake)
 
     # ------------------------------------------------------------ facts
 
@@ -149,6 +153,10 @@ class TokenizerManager:
                 self._init(client, op)
             elif isinstance(op, Release):
                 self._release(client, op.sids)
+            elif isinstance(op, Decodes):
+                with self._to_scheduler.together():
+                    for one in _each(op):
+                        self._accept(client, one)
             else:
                 self._accept(client, op)
         self._replies.flush()
@@ -298,3 +306,15 @@ class TokenizerManager:
                 closed.append(sid)
         if closed:
             self._to_scheduler(SessionClose(sids=closed))
+
+
+def _each(op: Decodes) -> Iterator[Decode]:
+    """What each of the generations would be alone."""
+    for one in op.items:
+        yield Decode(
+            rid=one.rid,
+            sid=one.sid,
+            params=replace(op.params, seed=one.seed),
+            label=replace(op.label, branch=one.branch),
+            priority=op.priority,
+        )

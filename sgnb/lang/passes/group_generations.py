@@ -1,4 +1,5 @@
-"""Independent generations with equal parameters stand side by side, so that the engine admits them as one batch.
+"""Independent generations with equal parameters stand side by side: they go over as one operation, and the engine admits
+them as one batch, with no step between them.
 
 Legal because operations of different states do not see one another: each state keeps its order, and a fork stays before
 what its branches do. Generations keep their order among themselves. Seeds may differ: they were given when recorded.
