@@ -31,7 +31,7 @@ from sgnb.lang.arguments import (
 )
 from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.factory import compile_in_factory, imported_names, renamed
-from sgnb.lang.frontend.graph import span_of_node
+from sgnb.lang.frontend.graph_expressions import span_of_node
 from sgnb.lang.frontend.rewrite import HOOKS, Rewriter
 from sgnb.lang.frontend.source import CO_COROUTINE
 from sgnb.lang.position import source_position

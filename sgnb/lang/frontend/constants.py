@@ -12,7 +12,7 @@ from typing import Any
 
 from sgnb.errors import SourcePosition
 from sgnb.lang.arguments import CONSTRAINTS, check_shape
-from sgnb.lang.frontend.graph import span_of_node
+from sgnb.lang.frontend.graph_expressions import span_of_node
 from sgnb.lang.ir import Graph
 from sgnb.lang.position import source_position
 
