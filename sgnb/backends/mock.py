@@ -2,18 +2,16 @@
 
 Notebook process; a thread of its own carries blocks out and calls the sink, as the engine's I/O thread does. Outputs come
 from a script, one token (a word or a piece of space) at a time; stops, lengths and aborts end them as the engine would.
-It knows nothing of models: a token is a piece of text.
+It knows nothing of models: a token is a piece of text. What is said is ``mock_script``'s.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,20 +26,15 @@ from sgnb.backends.base import (
     TemplateInfo,
     TokenInfo,
 )
-from sgnb.backends.conform import conforming_text
+from sgnb.backends.mock_script import HANG, Answers, Script, choice_score, choose, cut, tokens_of
 from sgnb.errors import EngineDied, RequestError
 from sgnb.lang.instruction import Block, Decode, Extend, Fork, IdsPart, Init, Select, TextPart
 from sgnb.lang.instruction import Instruction as Op
 from sgnb.reasoning import split_reasoning
-from sgnb.sampling_params import SamplingParams
 
 CHATML = TemplateInfo(
     roles={role: (f"<|im_start|>{role}\n", "<|im_end|>\n") for role in ("system", "user", "assistant")}
 )
-HANG = object()
-"""A script entry that never answers."""
-
-Script = Callable[..., object] | Mapping[str, object] | Sequence[object] | str | None
 
 
 @dataclass(slots=True)
@@ -89,11 +82,10 @@ class MockBackend(Backend):
         template: TemplateInfo = CHATML,
         model: str = "mock",
     ) -> None:
-        self._script = script
+        self._script = Answers(script)
         self._delay = delay
         self._template = template
         self._model = model
-        self._used: dict[str, int] = {}
         self._sids = itertools.count(1)
         self._rids = itertools.count(1)
         self._sessions: dict[str, _Session] = {}
@@ -286,7 +278,7 @@ class MockBackend(Backend):
     def _begin(self, op: Decode | Select, sink: Sink, prompt: str) -> _Request:
         self.prompts.append((op.name, prompt))
         try:
-            output = self._answer(prompt, op)
+            output = self._script.answer(prompt, op)
         except Exception as error:
             output = error
         if output is HANG:
@@ -298,26 +290,6 @@ class MockBackend(Backend):
             return _Request(op, sink, prompt, deque([winner]), winner, {"type": "stop", "matched": None})
         text, finish = cut(str(output), op)
         return _Request(op, sink, prompt, deque(tokens_of(text)), text, finish)
-
-    def _answer(self, prompt: str, op: Decode | Select) -> object:
-        script = self._script
-        if script is None:
-            return _unscripted(op)
-        if callable(script):
-            return script(prompt, op.name, op.params if isinstance(op, Decode) else SamplingParams())
-        if isinstance(script, str):
-            return script
-        key = op.name if isinstance(script, Mapping) else ""
-        entry = script.get(key, _unscripted(op)) if isinstance(script, Mapping) else script
-        if isinstance(entry, list | tuple):
-            if isinstance(op, Select) and not _names_option(entry, self._used.get(key, 0), op):
-                return None
-            number = self._used.get(key, 0)
-            self._used[key] = number + 1
-            if number >= len(entry):
-                return RequestError(f"the script has no output number {number + 1} for {op.name!r}")
-            return entry[number]
-        return entry
 
     def _take_aborts(self) -> None:
         rids = set()
@@ -350,32 +322,8 @@ def _kept(request: _Request) -> str:
     return request.text if family is None else split_reasoning(request.text, family)[1]
 
 
-def _unscripted(op: Decode | Select) -> str:
-    """What is said without a script: the variable's name, or a text that meets the constraint."""
-    constraint = op.params.constraint if isinstance(op, Decode) else None
-    return f"<{op.name}>" if constraint is None else conforming_text(constraint)
-
-
 def _send(sink: Sink, event: BackendEvent) -> None:
     sink([event])
-
-
-def _names_option(entry: Sequence[object], number: int, op: Select) -> bool:
-    """Whether the next scripted output is for this Select; else it is left to the generation it is for."""
-    return number < len(entry) and (entry[number] in op.options or not isinstance(entry[number], str))
-
-
-def choice_score(prompt: str, option: str) -> float:
-    """A deterministic score in -10..0 of an option after a prompt."""
-    digest = hashlib.blake2b(f"{prompt}\0{option}".encode(), digest_size=4).digest()
-    return -int.from_bytes(digest, "big") % 10_000 / 1000 - 10.0
-
-
-def choose(prompt: str, op: Select, scripted: object) -> str:
-    """The option that wins: the scripted one if it is an option, else the one of the highest score."""
-    if scripted in op.options:
-        return str(scripted)
-    return max(op.options, key=lambda option: choice_score(prompt, option))
 
 
 def _choice_meta(request: _Request, op: Select) -> dict[str, Any]:
@@ -410,25 +358,4 @@ def _aborted(rid: str, request: _Request | None) -> Done:
     return Done(rid, {"type": "abort", "matched": None}, {} if request is None else _meta(request))
 
 
-def tokens_of(text: str) -> list[str]:
-    """The mock's tokens: words with the space before them, and single other characters."""
-    return re.findall(r" ?\w+|.", text, re.DOTALL)
-
-
-def cut(text: str, op: Decode) -> tuple[str, dict[str, object]]:
-    """The part of ``text`` that the parameters allow, and why it ends."""
-    params = op.params
-    end, matched = len(text), None
-    for stop in params.stop:
-        at = text.find(stop)
-        if 0 <= at < end:
-            end, matched = at, stop
-    pieces = tokens_of(text[:end])
-    if len(pieces) > params.max_new_tokens or params.max_new_tokens == 0:
-        return "".join(pieces[: params.max_new_tokens]), {"type": "length", "matched": None}
-    if matched is not None:
-        return text[:end], {"type": "stop", "matched": matched}
-    return text, {"type": "eos", "matched": 0}
-
-
-__all__ = ["CHATML", "HANG", "MockBackend", "cut", "tokens_of"]
+__all__ = ["CHATML", "HANG", "MockBackend"]

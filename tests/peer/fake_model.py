@@ -13,7 +13,8 @@ from typing import Any
 
 from sglang_peer import peer_module
 
-from sgnb.backends.mock import CHATML, choice_score, choose, cut, tokens_of
+from sgnb.backends.mock import CHATML
+from sgnb.backends.mock_script import choice_score, choose, cut, tokens_of
 
 WORDS = (
     " river", " stone", " and", " the", " 17", " blue", ". A", ", then", "\n", " it is", ";", " moss", " owl",

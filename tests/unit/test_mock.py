@@ -8,7 +8,8 @@ import time
 import pytest
 
 from sgnb.backends.base import Delta, Done, Failed, Started
-from sgnb.backends.mock import HANG, MockBackend, tokens_of
+from sgnb.backends.mock import HANG, MockBackend
+from sgnb.backends.mock_script import tokens_of
 from sgnb.errors import EngineDied
 from sgnb.lang.instruction import Block, Decode, Extend, Init, MarkPart, TextPart
 from sgnb.sampling_params import SamplingParams

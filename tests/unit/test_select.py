@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sgnb as sgl
-from sgnb.backends.mock import MockBackend, choice_score
+from sgnb.backends.mock import MockBackend
+from sgnb.backends.mock_script import choice_score
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang.choices import METHODS, ChoicesMethod
 from sgnb.lang.instruction import Select
