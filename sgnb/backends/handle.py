@@ -12,19 +12,19 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from sgnb.backends.base import Backend, Sink, TemplateInfo, get_default_backend, set_default_backend
+from sgnb.backends.base import Sink, TemplateInfo, get_default_backend, set_default_backend
 from sgnb.backends.client import EngineClient
 from sgnb.backends.connection import Address
 from sgnb.backends.generate import Generation, Prompt
 from sgnb.backends.process import EngineProcess, log_lines
 from sgnb.backends.recorder import Recorder
+from sgnb.backends.steering import Steering
 from sgnb.backends.tally import Tally
 from sgnb.backends.wire import SinkWaiter, to_wire
 from sgnb.config import EngineArgs
 from sgnb.errors import EngineDied, EngineError, EngineStartError, SgnbError
-from sgnb.knobs import find_knob
 from sgnb.lang.instruction import Block
 from sgnb.lang.instruction import Decode as DecodeInstruction
 from sgnb.lang.instruction import Fork as ForkInstruction
@@ -37,13 +37,7 @@ _SHUTDOWN_SECONDS = 3.0
 _LOG_KEPT = 200
 
 
-class HasSession(Protocol):
-    """A ``State``."""
-
-    sid: str
-
-
-class Engine(Backend):
+class Engine(Steering):
     """A running engine: launched by this kernel (``owner``) or attached to. Thread-safe."""
 
     def __init__(
@@ -186,10 +180,6 @@ class Engine(Backend):
         """Call ``callback(frame, raw)`` with each telemetry frame and its MessagePack on the I/O thread. Returns its end."""
         return self.client.listen_frames(callback)
 
-    def ask(self, verb: str, args: dict[str, Any] | None = None, timeout: float = 10.0) -> dict[str, Any]:
-        """One control of the engine by name (``picture``, ``nodes``, ``holders``, ``prompt``, …); its answer."""
-        return self.client.control(verb, args, timeout)
-
     def wait_ready(self, timeout: float | None = None) -> None:
         """Block until the model is loaded. Raises EngineStartError with the last log lines when that fails, EngineError
         after ``timeout`` seconds.
@@ -324,55 +314,6 @@ class Engine(Backend):
         self.wait_ready()
         return Generation(self, prompt, input_ids, sampling_params).run()
 
-    def set(self, **knobs: Any) -> dict[str, Any]:
-        """Change live knobs of the scheduler (``schedule_policy="fcfs"``, ``objective="latency"``, …), all or none; returns
-        all that are live. LimitError names the knob and its legal range."""
-        for name, value in knobs.items():
-            find_knob(name, live=True).check(value)
-        return self.client.control("set", knobs)
-
-    def knobs(self) -> dict[str, Any]:
-        """The live knobs as they are now; ``sgnb.knobs.KNOBS`` says what each is."""
-        return self.client.control("knobs")
-
-    def pause(self) -> dict[str, Any]:
-        """Take no further step until ``resume`` (``step`` takes some); requests are still received."""
-        return self.client.control("pause")
-
-    def step(self, count: int = 1) -> dict[str, Any]:
-        """Let a paused scheduler take ``count`` steps."""
-        return self.client.control("step", {"count": count})
-
-    def resume(self) -> dict[str, Any]:
-        """Undo ``pause``."""
-        return self.client.control("resume")
-
-    def memory(self) -> dict[str, Any]:
-        """Free KV slots, in how many runs, the longest, and what is pinned; in slots."""
-        return self.client.control("memory")
-
-    def pin(self, state: HasSession) -> dict[str, Any]:
-        """Keep the KV of a state's text from being evicted until ``unpin``; at most half of the pool. ``pinned``: how many
-        slots. LimitError when the state has no session in this engine."""
-        return self.client.control("pin", {"sid": state.sid})
-
-    def unpin(self, state: HasSession) -> dict[str, Any]:
-        """Undo ``pin``."""
-        return self.client.control("unpin", {"sid": state.sid})
-
-    def stacks(self) -> str:
-        """What every thread of the engine's processes does now, as text; also of an engine that is stuck."""
-        return str(self.client.control("stacks")["stacks"])
-
-    def defragment(self) -> dict[str, Any]:
-        """Move cached and running KV together, so that all free slots are one run. How many slots moved, and the number of
-        free runs before and after. No output changes; the copy is made before the next step."""
-        return self.client.control("defragment")
-
-    def history(self, from_seq: int = 1, limit: int = 1000) -> dict[str, Any]:
-        """Numbered telemetry events that the engine still has, oldest first, and the number of the last there is."""
-        return self.client.control("history", {"from_seq": from_seq, "limit": limit})
-
     def record(self, path: str | Path, *, text: bool = True, seconds: float | None = None) -> Recorder:
         """Write what the engine does to ``path`` (``.sgnb``) until ``stop()``, the end of a ``with``, or ``seconds``.
 
@@ -417,10 +358,6 @@ class Engine(Backend):
         """A program of this kernel joined branches."""
         self._joins.note(branches)
 
-    def flush_cache(self) -> dict[str, Any]:
-        """Free what no request locks; says how many slots were freed and how many are still locked."""
-        return self.client.control("flush_cache")
-
     def abort_all(self) -> dict[str, Any]:
         """Abort every request of the engine, other kernels' too; ``aborted`` counts those of this kernel."""
         self._usable()
@@ -428,10 +365,6 @@ class Engine(Backend):
         frame = encode(Abort(incarnation=self._incarnation(), everything=True, all_clients=True))
         self.client.post(frame)
         return {"aborted": count}
-
-    def clients(self) -> list[str]:
-        """The names of all attached kernels, this one included."""
-        return [str(name) for name in self.client.control("info")["clients"]]
 
 
 def _number_of(ids: Sequence[str]) -> int:
