@@ -228,16 +228,16 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ipython: object) -> None:
     """``%load_ext sgnb``: register the magics, the completer and the panel's comm target."""
-    from sgnb import magics  # noqa: PLC0415  IPython is needed only inside a notebook
+    from sgnb import extension  # noqa: PLC0415  IPython is needed only inside a notebook
 
-    magics.load(ipython)
+    extension.load(ipython)
 
 
 def unload_ipython_extension(ipython: object) -> None:
     """``%unload_ext sgnb``: remove hooks, comms and threads; the engine stays and is found again."""
-    from sgnb import magics  # noqa: PLC0415
+    from sgnb import extension  # noqa: PLC0415
 
-    magics.unload(ipython)
+    extension.unload(ipython)
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:

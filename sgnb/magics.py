@@ -1,4 +1,4 @@
-"""The magics ``%sgl`` and ``%%sgl``: parse the line, call, display. Loading and unloading the extension.
+"""The magics ``%sgl`` and ``%%sgl``: parse the line, call, display.
 
 Notebook process, called by IPython on the cell's thread. Thin: options are ``magic_options``'s, the cell's life is
 ``cell``'s, engines are ``controls``'s. Loading must stay below half a second and never import torch; ipywidgets waits
@@ -15,14 +15,13 @@ from IPython.core.error import UsageError
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_var_expand
 from IPython.display import display
 
-from sgnb import completion, debug_table, knob_words, magic_options, panel, panel_state, views
 from sgnb import controls as control
+from sgnb import debug_table, knob_words, magic_options, panel_state, views
 from sgnb.backends.base import Backend, get_default_backend
 from sgnb.cell import CellOptions, CellRun, named_state
 from sgnb.config import DEFAULT_MODEL
 from sgnb.errors import EngineError
 from sgnb.interrupts import InterruptGate, StoppedByUser
-from sgnb.knobs import KNOBS, LIVE
 from sgnb.recording import with_suffix
 from sgnb.runtime.explain import explain
 from sgnb.runtime.function import SglFunction
@@ -31,7 +30,6 @@ from sgnb.runtime.saved import release_states, states
 from sgnb.runtime.state import State
 from sgnb.tap import Tap
 from sgnb.widgets import output, words
-from sgnb.widgets.publisher import get_publisher
 
 LOG_LINES = 20
 
@@ -382,49 +380,3 @@ def others_attached(engine: Any) -> int:
         return max(0, len(engine.clients()) - 1)
     except EngineError:
         return 0
-
-
-# ---------------------------------------------------------------- the extension
-
-_loaded: list[Callable[[], None]] = []
-
-
-def load(shell: Any) -> None:
-    """Register the magics, completion and the panel. A second call changes nothing."""
-    if _loaded:
-        return
-    controls = control.Controls()
-    shell.register_magics(SglMagics(shell, controls))
-    options = [flag for action in magic_options.cell_parser()._actions for flag in action.option_strings]
-    commands: dict[str, list[str]] = {name: [] for name in magic_options.COMMANDS} | {
-        "launch": [*magic_options.engine_flags()],
-        "stop": ["--yes"],
-        "set": [*LIVE],
-        "states": ["release"],
-        "record": ["start", "stop", "--no-text", "--seconds"],
-    }
-    values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}
-    matcher = completion.make_matcher(commands, options, values)
-    completer = getattr(shell, "Completer", None)
-    if completer is not None:
-        completer.custom_matchers.append(matcher)
-    hub = panel.PanelHub(controls)
-    hub.start(shell)
-
-    def unload_all() -> None:
-        hub.stop()
-        if completer is not None and matcher in completer.custom_matchers:
-            completer.custom_matchers.remove(matcher)
-        for kind in ("line", "cell"):
-            shell.magics_manager.magics[kind].pop("sgl", None)
-        shell.magics_manager.registry.pop("SglMagics", None)
-        output.retire_all()
-        get_publisher().stop()
-
-    _loaded.append(unload_all)
-
-
-def unload(shell: Any) -> None:
-    """Remove hooks, comms, matchers and threads; the engine stays and is found again."""
-    while _loaded:
-        _loaded.pop()()

@@ -1,6 +1,6 @@
 """Kernel side of the JupyterLab side panel: its comm, its buttons, its docked views, its editing help.
 
-Notebook process. ``magics.load`` starts one ``PanelHub``; each panel that opens the comm target gets a ``PanelComm``,
+Notebook process. ``extension.load`` starts one ``PanelHub``; each panel that opens the comm target gets a ``PanelComm``,
 which the kernel's one publisher serves (at most two states a second). Comm handlers run on a subshell thread while a
 cell runs, or on the main thread between cells; they only queue work for one command thread, so a slow engine blocks
 neither. Telemetry is subscribed only while a panel is attached. What a state says is ``panel_state``'s, what a cell's text

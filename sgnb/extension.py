@@ -1,0 +1,60 @@
+"""``%load_ext sgnb`` and its undoing: magics, completion, the panel's comm.
+
+Notebook process, called by IPython through ``sgnb``. Loading must stay below half a second and never import torch;
+ipywidgets waits for the first display. Nothing but putting in place and taking away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sgnb import completion, knob_words, magic_options, panel
+from sgnb.controls import Controls
+from sgnb.knobs import KNOBS, LIVE
+from sgnb.magics import SglMagics
+from sgnb.widgets import output
+from sgnb.widgets.publisher import get_publisher
+
+_loaded: list[Callable[[], None]] = []
+
+
+def load(shell: Any) -> None:
+    """Register the magics, completion and the panel. A second call changes nothing."""
+    if _loaded:
+        return
+    controls = Controls()
+    shell.register_magics(SglMagics(shell, controls))
+    options = [flag for action in magic_options.cell_parser()._actions for flag in action.option_strings]
+    commands: dict[str, list[str]] = {name: [] for name in magic_options.COMMANDS} | {
+        "launch": [*magic_options.engine_flags()],
+        "stop": ["--yes"],
+        "set": [*LIVE],
+        "states": ["release"],
+        "record": ["start", "stop", "--no-text", "--seconds"],
+    }
+    values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}
+    matcher = completion.make_matcher(commands, options, values)
+    completer = getattr(shell, "Completer", None)
+    if completer is not None:
+        completer.custom_matchers.append(matcher)
+    hub = panel.PanelHub(controls)
+    hub.start(shell)
+
+    def unload_all() -> None:
+        hub.stop()
+        if completer is not None and matcher in completer.custom_matchers:
+            completer.custom_matchers.remove(matcher)
+        for kind in ("line", "cell"):
+            shell.magics_manager.magics[kind].pop("sgl", None)
+        shell.magics_manager.registry.pop("SglMagics", None)
+        output.retire_all()
+        get_publisher().stop()
+
+    _loaded.append(unload_all)
+
+
+def unload(shell: Any) -> None:
+    """Remove hooks, comms, matchers and threads; the engine stays and is found again."""
+    while _loaded:
+        _loaded.pop()()
