@@ -212,8 +212,17 @@ def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
     assert rows.count() == 9
     assert "severity high 0.91" in rows.nth(1).inner_text()
     assert "312 of 340 tokens reused" in rows.nth(1).inner_text()
+    assert page.locator(".sgnb-model").count() == 1, "what no reader sees is not drawn: only the verdict"
     rows.nth(1).get_by_role("button").click()
-    page.locator(".sgnb-opened:visible").get_by_text("Review the diff above for security only").wait_for()
+    opened = page.locator(".sgnb-opened:visible")
+    opened.get_by_text("Review the diff above for security only").wait_for()
+    assert page.locator(".sgnb-arms .sgnb-model").count() == 2, "its finding and its choice"
+    # JupyterLab makes the view anew when the output changes: what was open stays open, and the place is kept.
+    page.evaluate("() => { const list = document.querySelector('.sgnb-rows'); list.scrollTop = 40; }")
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate("() => { window.unmount(); window.mount(); }")
+    opened.get_by_text("Review the diff above for security only").wait_for()
+    page.wait_for_function("() => document.querySelector('.sgnb-rows').scrollTop === 40")
     page.close()
 
 

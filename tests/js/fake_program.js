@@ -21,7 +21,8 @@ window.emit = content => (listeners["msg:custom"] ?? []).forEach(f => f(content,
 window.setSnapshot = snapshot => { values.snapshot = snapshot; (listeners["change:snapshot"] ?? []).forEach(f => f()); };
 window.tokenAnswer = ({place, row}) => row !== undefined ? {rid: "2.finding", position: place + 1, reused: place < 9, id: 500 + place, slot: 77, node: 3, vocabulary: 151936} : ({id: 34543, logprob: -0.34, top: [[-0.34, 34543, "security"], [-1.51, 7, "correctness"], [-2.66, 8, "performance"]],
   allowed: 3, vocabulary: 151936, ruled_out: 9, ruled_out_text: "The", ruled_out_logprob: -0.97, forced: false, count: 34, step: 1151 + place, slot: -1});
-window.unmount = widget.render({model: window.model, el: document.querySelector("#place")});
+window.mount = () => { window.unmount = widget.render({model: window.model, el: document.querySelector("#place")}); };
+window.mount();
 // The page's store, as far as a program view needs it: live, or at step 1 171.
 window.scrub = away => {
   const store = window.store ??= {isLive: true, listeners: [], time: 5, step: 1171, history: {requests: new Map(), steps: []}, selection: null, visible() {}, subscribe(f) { this.listeners.push(f); return () => {}; }};

@@ -2,16 +2,19 @@
 
 import { el } from "./dom.js";
 import { applyDelta, fromSnapshot, isRunning } from "./program_data.js";
-import { ProgramView } from "./program_view.js";
+import { newOutlook, ProgramView } from "./program_view.js";
 import { storeOf } from "./store.js";
 
 const HELLO_EVERY = 1000;
+const outlooks = new Map(); // by run: JupyterLab makes a view anew when the run's output changes, at its end
 
 function render({ model, el: root }) {
   const host = el("div");
   const opened = el("div");
   root.append(host, opened);
-  const view = new ProgramView(host, message => model.send(message));
+  const key = model.get("key");
+  if (!outlooks.has(key)) outlooks.set(key, newOutlook());
+  const view = new ProgramView(host, message => model.send(message), outlooks.get(key));
   let doc = fromSnapshot(model.get("snapshot") ?? {});
   let dirty = null; // set of rows to draw at the next frame; "all" after a snapshot
   let frame = 0;

@@ -3,6 +3,9 @@
 
 import { count, HIDDEN } from "./format.js";
 
+/** Milliseconds between two drawings of numbers: what changes faster cannot be read. */
+export const NUMBERS_EVERY = 250;
+
 export const COLUMN = 220; // px a branch needs to stand beside others
 export const MAX_COLUMNS = 3;
 export const TABLE_FROM = 9; // so many branches are a table

@@ -1,11 +1,11 @@
 // The branches of a fork: side by side, as tabs, or as a table whose rows open in place. Branches keep their order.
 
 import { el, fill, setText } from "./dom.js";
-import { layoutOf } from "./program_data.js";
+import { layoutOf, NUMBERS_EVERY } from "./program_data.js";
 
 const GLYPHS = { done: "✓", failed: "✕", stopped: "■", running: "", waiting: "" };
 
-/** A fork row. `places` are the lanes of its branches, made by the view (`view.laneHost(number)`). */
+/** A fork row. Where the rows of its branches stand is the view's to say (`view.lanes`). */
 export class ForkView {
   constructor(view, nested) {
     this.view = view;
@@ -16,8 +16,9 @@ export class ForkView {
     this.el.append(this.gutter, this.body);
     this.arms = new Map(); // lane → {lane, host, head, pane, tab, row}
     this.shown = -1;
-    this.opened = new Set();
+    this.opened = view.outlook.opened;
     this.layout = "";
+    this.drawn = -NUMBERS_EVERY;
   }
 
   update(row) {
@@ -27,22 +28,45 @@ export class ForkView {
       if (row.arms.includes(lane)) continue;
       this.arms.get(lane).host.remove(); // another moment is shown: that branch was not there yet
       this.arms.delete(lane);
+      this.view.lanes.forks.delete(lane);
       this.layout = "";
     }
     const fresh = row.arms.length !== this.arms.size;
     for (const lane of row.arms) if (!this.arms.has(lane)) this.arms.set(lane, this._arm(lane));
     if (fresh) this.layout = "";
-    this.place();
-    for (const arm of this.arms.values()) this._state(arm);
+    if (!this.layout) this.place(); // else the width is as it was: to ask for it costs a layout of the page
+    const now = performance.now();
+    if (!this.view.sparing || now - this.drawn >= NUMBERS_EVERY) this.numbers();
+    else for (const arm of this.arms.values()) if (this._stateOf(arm) !== arm.state) this._state(arm);
     this._status();
+  }
+
+  /** States and costs of the branches, four times a second while they run. */
+  numbers() {
+    this.drawn = performance.now();
+    for (const arm of this.arms.values()) this._state(arm);
+  }
+
+  settle() {
+    if (!this.layout) this.place();
   }
 
   fold() {
     this.place();
   }
 
+  /** Whether the rows of a branch can be seen. */
+  shows(lane) {
+    return this.layout === "tabs" ? this.shown === lane : this.layout === "table" ? this.opened.has(lane) : true;
+  }
+
+  _stateOf(arm) {
+    return this.view.doc.lanes[arm.lane]?.state;
+  }
+
   _arm(lane) {
-    const host = this.view.laneHost(lane);
+    this.view.lanes.forks.set(lane, this);
+    const host = this.view.lanes.host(lane);
     const title = el("span", "sgnb-arm-title");
     const words = el("span", "sgnb-arm-words");
     const glyph = el("span", "sgnb-arm-glyph", { "aria-hidden": "true" });
@@ -61,6 +85,7 @@ export class ForkView {
     else if (layout === "tabs") this._tabs(arms);
     else this._table(arms);
     for (const arm of arms) this._state(arm);
+    this.view.resized = true; // for the forks inside, and for rows that can be seen now
   }
 
   _name(arm) {
@@ -68,10 +93,12 @@ export class ForkView {
   }
 
   _tabs(arms) {
-    if (!this.arms.has(this.shown)) this.shown = arms[0]?.lane ?? -1;
+    if (!this.arms.has(this.shown)) this.shown = (arms.find(arm => this.view.outlook.tabs.has(arm.lane)) ?? arms[0])?.lane ?? -1;
     const panel = el("div", "sgnb-tabpanel", { role: "tabpanel" });
     const list = el("div", "sgnb-tabs", { role: "tablist", "aria-label": this.row.role });
     const choose = (lane, focus) => {
+      this.view.outlook.tabs.delete(this.shown);
+      this.view.outlook.tabs.add(lane);
       this.shown = lane;
       for (const arm of arms) {
         const on = arm.lane === lane;
@@ -127,7 +154,8 @@ export class ForkView {
   _state(arm) {
     const lane = this.view.doc.lanes[arm.lane];
     if (!lane) return;
-    const words = this.view.waitWords(arm.lane) || lane.words;
+    arm.state = lane.state;
+    const words = this.view.lanes.waits(arm.lane) || lane.words;
     const name = `branch ${lane.name}`;
     if (this.layout === "table" && arm.cells) {
       const [toggle, state, first, values, cost] = arm.cells;
@@ -135,7 +163,7 @@ export class ForkView {
       setText(state, `${words}${GLYPHS[lane.state] ? ` ${GLYPHS[lane.state]}` : ""}`);
       setText(first, lane.first);
       setText(values, lane.values.map(value => value.join(" ")).join(", "));
-      setText(cost, this.view.laneCost(arm.lane));
+      setText(cost, this.view.lanes.cost(arm.lane));
       return;
     }
     if (this.layout === "tabs" && arm.tab) {
@@ -162,7 +190,7 @@ export class ForkView {
       const lane = this.view.doc.lanes[arm.lane];
       if (!lane || this.told.has(arm.lane) || !["done", "failed"].includes(lane.state)) continue;
       this.told.add(arm.lane);
-      if (this.view.running) this.view.region.say(`Branch ${lane.name} ${lane.state === "done" ? "finished" : "failed"}${this.view.laneTokens(arm.lane)}.`);
+      if (this.view.running) this.view.region.say(`Branch ${lane.name} ${lane.state === "done" ? "finished" : "failed"}${this.view.lanes.tokens(arm.lane)}.`);
     }
   }
 

@@ -3,11 +3,10 @@
 import { segmented } from "./controls.js";
 import { el, fill, setText } from "./dom.js";
 import { count, seconds } from "./format.js";
-import { isRunning } from "./program_data.js";
+import { isRunning, NUMBERS_EVERY } from "./program_data.js";
 import { joinDots } from "./program_row.js";
 import { settings } from "./settings.js";
 
-export const NUMBERS_EVERY = 250;
 const CLOCK_TRUST = 3000; // after so many ms without a message the clock stops: the kernel may be gone
 const SILENCE = 10000; // and after so many the head says so
 const SHADES = [

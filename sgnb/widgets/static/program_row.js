@@ -1,7 +1,7 @@
 // One row of a program: role, text, choices, cost lines, errors.
 
 import { el, fill, setText } from "./dom.js";
-import { barWidth } from "./program_data.js";
+import { barWidth, NUMBERS_EVERY } from "./program_data.js";
 import { RowText } from "./program_text.js";
 
 /** `parts` with dots between. */
@@ -12,10 +12,11 @@ export function joinDots(parent, parts) {
   });
 }
 
-/** A row. `view` is the program view: its shade, its actions. */
+/** A row. `view` is the program view: its shade, its actions; `index`: the row's place in the program. */
 export class RowView {
-  constructor(view) {
+  constructor(view, index) {
     this.view = view;
+    this.index = index;
     this.el = el("div", "sgnb-row");
     this.gutter = el("div", "sgnb-gutter");
     this.textNode = el("div", "sgnb-text");
@@ -26,11 +27,20 @@ export class RowView {
     this.body = el("div", "sgnb-body", {}, this.textNode, this.counted, this.more, this.costs, this.errors);
     this.el.append(this.gutter, this.body);
     this.text = new RowText(this.textNode);
-    this.open = false;
+    this.open = view.outlook.texts.has(index);
+    this.stale = false;
+    this.drawn = -NUMBERS_EVERY;
+  }
+
+  /** Nobody sees the branch: it is drawn when somebody does. */
+  keep(row) {
+    this.row = row;
+    this.stale = true;
   }
 
   update(row) {
     this.row = row;
+    this.stale = false;
     const choice = row.costs.length > 0 && row.costs.every(cost => cost.options);
     const label = row.kind === "turn" ? row.role || (choice ? "select" : "") : row.kind;
     const branch = row.lane === 0 && row.branch ? `branch ${row.branch}` : "";
@@ -86,7 +96,13 @@ export class RowView {
     else if (this.more.previousSibling !== this.counted) this.counted.after(this.more);
   }
 
+  /** The cost lines when a state changed, else as often as numbers are drawn. */
   _costLines() {
+    const states = this.row.costs.map(cost => cost.state).join();
+    const now = performance.now();
+    if (this.view.sparing && states === this.costStates && now - this.drawn < NUMBERS_EVERY) return;
+    this.costStates = states;
+    this.drawn = now;
     const key = JSON.stringify(this.row.costs);
     if (key === this.costKey) return;
     this.costKey = key;
@@ -151,11 +167,26 @@ export class RowView {
 
   _toggle() {
     this.open = !this.open;
+    this.view.outlook.texts[this.open ? "add" : "delete"](this.index);
+    this.fold();
+  }
+
+  /** What was held back of the cost lines. */
+  numbers() {
+    if (!this.stale) this._costLines();
+  }
+
+  /** After a change, `fold` only where the text may fold: its height costs a layout of the page. */
+  settle() {
+    const key = this.row.segs.some(seg => seg.model) ? "" : `${this.row.state} ${this.row.segs.reduce((sum, seg) => sum + seg.text.length, 0)}`;
+    if (key && key === this.foldKey) return;
+    this.foldKey = key;
     this.fold();
   }
 
   /** Prompt text of more than three lines folds; model text never does. */
   fold() {
+    if (this.stale) return;
     const foldable = !this.row.segs.some(seg => seg.model) && this.row.state !== "failed";
     this.textNode.classList.toggle("sgnb-folded", foldable && !this.open);
     const cut = foldable && (this.open || this.textNode.scrollHeight > this.textNode.clientHeight + 2);

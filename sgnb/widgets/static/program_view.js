@@ -1,6 +1,6 @@
 // The program view: draws one run. Used by the notebook widget (program.js) and by docked panes.
 //
-//   const view = new ProgramView(root, send)   `send(object)` carries messages to the kernel (widgets/program.py)
+//   const view = new ProgramView(root, send, outlook)   `send(object)` carries messages to the kernel (widgets/program.py)
 //   view.draw(doc, changed)                    doc: program_data.js; changed: row indices, or undefined for all
 //   view.take(message)                         the kernel's answers: stopping, token, forked, opened
 //   view.setStore(store)                       the engine's store of this page (store.js), for playhead and selection
@@ -8,10 +8,11 @@
 
 import { liveRegion } from "./controls.js";
 import { el, fill } from "./dom.js";
-import { fromSnapshot, isCounted, isRunning, prefillWords, sentence, tokenCount } from "./program_data.js";
+import { fromSnapshot, isCounted, isRunning, NUMBERS_EVERY, sentence, tokenCount } from "./program_data.js";
 import { ForkView } from "./program_fork.js";
-import { Head, NUMBERS_EVERY, rememberedShade } from "./program_head.js";
+import { Head, rememberedShade } from "./program_head.js";
 import { Inspector } from "./program_inspector.js";
+import { Lanes } from "./program_lanes.js";
 import { Past } from "./program_past.js";
 import { RowView } from "./program_row.js";
 import { onSettings } from "./settings.js";
@@ -19,14 +20,19 @@ import { onSettings } from "./settings.js";
 const STOP_PATIENCE = 1500;
 const STOP_AGAIN = 400;
 const ASK_PATIENCE = 8000;
-const WAITS = { grammar: "compiling grammar", kv: "retracted, waits for slots", rows: "queued", chunk: "queued", input: "queued" };
+
+/** What the reader has opened and where they are: a view that takes another's place goes on from it. */
+export function newOutlook() {
+  return { opened: new Set(), tabs: new Set(), texts: new Set(), top: 0 };
+}
 
 export class ProgramView {
-  constructor(root, send) {
+  constructor(root, send, outlook = newOutlook()) {
     this.send = send;
+    this.outlook = outlook;
     this.root = root;
     this.rows = []; // by number: RowView or ForkView
-    this.lanes = new Map(); // number → element that holds its rows
+    this.lanes = new Lanes(this);
     this.shade = rememberedShade();
     this.asked = new Map();
     this.askId = 0;
@@ -44,15 +50,14 @@ export class ProgramView {
   }
 
   _build() {
-    const { root } = this;
+    const { root, outlook } = this;
     root.classList.add("sgnb-program");
     root.sgnbProgram = this;
     root.setAttribute("role", "group");
     this.head = new Head({ stop: () => this.pressStop(), shade: name => this._shade(name), open: kind => this.showIn(kind, null) });
     this.list = el("div", "sgnb-rows", { tabindex: 0, role: "group", "aria-label": "Program" }); // it scrolls: keys must reach it
     this.pending = el("div", "sgnb-pending");
-    this.lanes.set(0, el("div", "sgnb-lane"));
-    this.list.append(this.lanes.get(0), this.pending);
+    this.list.append(this.lanes.host(0), this.pending);
     this.region = liveRegion();
     this.region.element.classList.add("sgnb-live");
     root.append(this.head.element, this.head.summary, this.list, this.head.legend, this.region.element);
@@ -62,6 +67,7 @@ export class ProgramView {
       "scroll",
       () => {
         this.pinned = this.list.scrollTop + this.list.clientHeight >= this.list.scrollHeight - 8;
+        if (this.width) outlook.top = this.list.scrollTop;
       },
       { passive: true }
     );
@@ -73,9 +79,11 @@ export class ProgramView {
     this.observer = new ResizeObserver(entries => {
       const width = Math.round(entries[0].contentRect.width);
       if (!width || width === this.width) return;
+      const first = !this.width;
       this.width = width;
       root.dataset.width = width >= 900 ? "wide" : width >= 560 ? "middle" : "narrow";
       this.refold();
+      if (first) this.list.scrollTop = outlook.top;
     });
     this.observer.observe(root);
     this.offSettings = onSettings(() => {
@@ -122,11 +130,12 @@ export class ProgramView {
     while (this.rows.length > doc.rows.length) this.rows.pop()?.destroy();
     for (const index of touched) {
       for (let missing = this.rows.length; missing <= index; missing++) this._row(missing);
-      if (doc.rows[index]) this.rows[index].update(doc.rows[index]);
+      if (doc.rows[index]) this._update(index);
     }
     this._drawPending();
     this._drawHead();
-    for (const index of touched) if (doc.rows[index]) this.rows[index].fold();
+    if (this.resized) this.refold();
+    for (const index of touched) if (doc.rows[index]) this.rows[index].settle();
     if (this.pinned && this.running && !this.isPast) this.list.scrollTop = this.list.scrollHeight;
     if (this.inspector.at && touched.length) this.inspector._outline();
     this.root.dataset.seq = String(doc.seq);
@@ -136,15 +145,22 @@ export class ProgramView {
   _row(index) {
     const row = this.doc.rows[index];
     const nested = row.lane > 0;
-    const view = row.kind === "fork" ? new ForkView(this, nested) : new RowView(this);
+    const view = row.kind === "fork" ? new ForkView(this, nested) : new RowView(this, index);
     this.rows.push(view);
-    this.laneHost(row.lane).append(view.el);
+    this.lanes.host(row.lane).append(view.el);
   }
 
-  /** The element that holds a lane's rows. */
-  laneHost(number) {
-    if (!this.lanes.has(number)) this.lanes.set(number, el("div", "sgnb-lane", { "data-lane": number }));
-    return this.lanes.get(number);
+  /** Draw a row, or remember it while its branch is not seen. */
+  _update(index) {
+    const row = this.doc.rows[index];
+    const view = this.rows[index];
+    if (row.kind === "fork" || this.lanes.shown(row.lane)) view.update(row);
+    else view.keep(row);
+  }
+
+  /** The numbers of a run are drawn as often as they can be read; the last ones always. */
+  get sparing() {
+    return this.running && !this.isPast;
   }
 
   /** What is still to come, or what was not run. */
@@ -181,9 +197,18 @@ export class ProgramView {
     }
   }
 
-  /** Texts that fold, and forks, look at the width again. */
+  /** Texts that fold, and forks, look at the width again; a branch that is seen now is drawn. */
   refold() {
-    for (const row of this.rows) if (row.row) row.fold();
+    let came = false;
+    this.resized = false;
+    for (const row of this.rows) {
+      if (row.stale && this.lanes.shown(row.row.lane)) {
+        row.update(row.row);
+        came = true;
+      }
+      if (row.row) row.fold();
+    }
+    if (came && this.store) this._drawSelection();
     if (this.inspector.at) this.inspector._scrolled();
   }
 
@@ -197,7 +222,7 @@ export class ProgramView {
 
   /** All texts anew: another shade, or other settings. */
   _redraw() {
-    for (const row of this.rows) if (row instanceof RowView && row.row) row.update(row.row);
+    for (const row of this.rows) if (row instanceof RowView && row.row && !row.stale) row.update(row.row);
     this.refold();
   }
 
@@ -205,56 +230,16 @@ export class ProgramView {
     if (this.running || this.waited) this._watchWaits();
     if (!this.running || !this.root.isConnected || this.isPast) return;
     this.head.numbers();
-    this._drawWaits();
+    for (const row of this.rows) if (row.row) row.numbers();
   }
 
   // ---------------------------------------------------------------- branches
-
-  _costsOf(lane) {
-    return this.doc.rows.filter(row => row.lane === lane).flatMap(row => row.costs);
-  }
-
-  /** The cost of a branch in a table: its generations one after another. */
-  laneCost(lane) {
-    return this._costsOf(lane)
-      .map(cost => [cost.reuse, ...cost.parts].filter(Boolean).join(" · "))
-      .join("; ");
-  }
-
-  /** `, 38 tokens`: for the live region. */
-  laneTokens(lane) {
-    const parts = this._costsOf(lane).flatMap(cost => cost.parts);
-    const counted = parts.find(part => / tok(,|$)/.test(part));
-    return counted ? `, ${counted.replace(/ tok.*$/, " tokens")}` : "";
-  }
-
-  /** What a branch without text yet waits for, in words, where the engine's events are on this page; else "". */
-  waitWords(lane) {
-    if (!this.store || !this.running || this.isPast) return "";
-    for (const cost of this._costsOf(lane)) {
-      if (cost.state !== "queued" && cost.state !== "running") continue;
-      const record = this.store.history.requests.get(cost.rid);
-      if (record?.state === "admitted" && !record.first) return prefillWords(record, this.store.history.steps);
-      if (record?.state === "compiling") return WAITS.grammar;
-      if (!record?.waits || !["queued", "retracted"].includes(record.state)) continue;
-      const { reason, leader } = record.waits;
-      if (reason !== "leader") return WAITS[reason] ?? "";
-      const label = this.store.history.requests.get(leader)?.label ?? {};
-      const place = [label.cell, label.branch].filter(Boolean).join(".");
-      return place ? `waits for ${place} (same prefix)` : "";
-    }
-    return "";
-  }
 
   /** The engine's events are asked for while something waits long enough to be read: nothing else here needs them. */
   _watchWaits() {
     const waits = this.running && this.seen !== false && this.live.rows.some(row => row.kind === "fork") && this.live.rows.some(row => row.costs.some(cost => cost.state === "queued"));
     this.waited = waits ? (this.waited ?? 0) + 1 : 0;
     this.store?.visible(this, this.waited > 1);
-  }
-
-  _drawWaits() {
-    for (const row of this.rows) if (row instanceof ForkView && row.row) for (const arm of row.arms.values()) row._state(arm);
   }
 
   // ---------------------------------------------------------------- tokens

@@ -1,0 +1,66 @@
+// The lanes of a program view: one for the run, one for each branch. Where their rows go, whether they are seen, and in
+// words what a branch costs and waits for. Used by program_view.js and program_fork.js; draws no row.
+
+import { el } from "./dom.js";
+import { prefillWords } from "./program_data.js";
+
+const WAITS = { grammar: "compiling grammar", kv: "retracted, waits for slots", rows: "queued", chunk: "queued", input: "queued" };
+
+export class Lanes {
+  constructor(view) {
+    this.view = view;
+    this.hosts = new Map([[0, el("div", "sgnb-lane")]]);
+    this.forks = new Map(); // lane → the ForkView that holds it
+  }
+
+  /** The element that holds a lane's rows. */
+  host(number) {
+    if (!this.hosts.has(number)) this.hosts.set(number, el("div", "sgnb-lane", { "data-lane": number }));
+    return this.hosts.get(number);
+  }
+
+  /** Whether the reader can see its rows: no tab or closed row of a table hides them. */
+  shown(number) {
+    for (let lane = number; this.forks.has(lane); lane = this.forks.get(lane).row.lane) {
+      if (!this.forks.get(lane).shows(lane)) return false;
+    }
+    return true;
+  }
+
+  _costs(lane) {
+    return this.view.doc.rows.filter(row => row.lane === lane).flatMap(row => row.costs);
+  }
+
+  /** The cost of a branch in a table: its generations one after another. */
+  cost(lane) {
+    return this._costs(lane)
+      .map(cost => [cost.reuse, ...cost.parts].filter(Boolean).join(" · "))
+      .join("; ");
+  }
+
+  /** `, 38 tokens`: for the live region. */
+  tokens(lane) {
+    const parts = this._costs(lane).flatMap(cost => cost.parts);
+    const counted = parts.find(part => / tok(,|$)/.test(part));
+    return counted ? `, ${counted.replace(/ tok.*$/, " tokens")}` : "";
+  }
+
+  /** What a branch without text yet waits for, in words, where the engine's events are on this page; else "". */
+  waits(lane) {
+    const { store, running, isPast } = this.view;
+    if (!store || !running || isPast) return "";
+    for (const cost of this._costs(lane)) {
+      if (cost.state !== "queued" && cost.state !== "running") continue;
+      const record = store.history.requests.get(cost.rid);
+      if (record?.state === "admitted" && !record.first) return prefillWords(record, store.history.steps);
+      if (record?.state === "compiling") return WAITS.grammar;
+      if (!record?.waits || !["queued", "retracted"].includes(record.state)) continue;
+      const { reason, leader } = record.waits;
+      if (reason !== "leader") return WAITS[reason] ?? "";
+      const label = store.history.requests.get(leader)?.label ?? {};
+      const place = [label.cell, label.branch].filter(Boolean).join(".");
+      return place ? `waits for ${place} (same prefix)` : "";
+    }
+    return "";
+  }
+}
