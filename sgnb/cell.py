@@ -99,12 +99,13 @@ class CellRun:
         self.backend = kind(self._ready_engine, model)
         self.run: Run | None = None
 
-    def start(self, text: str, first_line: int) -> Run:
-        """Compile, get the engine, begin to show. A mistake in the text is raised before anything is started or shown."""
+    def start(self, text: str, first_line: int, magic: str) -> Run:
+        """Compile, get the engine, begin to show. A mistake in the text, which begins at ``first_line`` below its ``magic``
+        line, is raised before anything is started or shown."""
         __tracebackhide__ = True
         began = False
         try:
-            start = self._start_state()
+            start = self._options.start
             with self._gate.open():
                 run = self.run = run_cell(
                     text,
@@ -116,6 +117,7 @@ class CellRun:
                     first_line=first_line,
                     start=start,
                     passes=() if self._options.unoptimised else PASSES,
+                    magic=magic,
                 )
             began = True
             _recent[text.strip()] = weakref.ref(run.core)
@@ -160,15 +162,6 @@ class CellRun:
         self._bind()
 
     # ------------------------------------------------------------ inside
-
-    def _start_state(self) -> State | None:
-        """The state that ``--from`` names."""
-        name = self._options.start
-        if name is None:
-            return None
-        return named_state(
-            self._shell.user_ns, name, "%%sgl --from takes the name of a state (%%sgl -o NAME)"
-        )
 
     def _ready_engine(self) -> Backend:
         """Called when the program first needs its backend: start it if there is none, show how it loads."""

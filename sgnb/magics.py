@@ -315,14 +315,14 @@ class SglMagics(Magics):
             s += "Q: " + question + "\nA:" + gen("a")
         """
         __tracebackhide__ = True
-        if not cell.strip():
+        if not cell.strip() and not line.strip():  # somebody who asks what this is
             raise UsageError(magic_options.CELL_USAGE)
         options = magic_options.parse_cell(line)
         with InterruptGate() as gate:
             cell_run = CellRun(
                 self.shell, options, gate, lambda: self._backend(options), self._model(options)
             )
-            run = cell_run.start(cell, self._first_line())
+            run = cell_run.start(cell, self._first_line(), f"%%sgl {line}".rstrip())
             if options.background:
                 cell_run.drive_in_background()
                 return

@@ -8,6 +8,7 @@ Nothing here changes a run.
 from __future__ import annotations
 
 import linecache
+import re
 import sys
 from types import CodeType, FrameType
 from typing import NamedTuple
@@ -91,6 +92,15 @@ def source_position(filename: str, span: Span) -> SourcePosition:
     col = len(raw[: span.col].decode(errors="ignore"))
     end = len(raw[: span.end_col].decode(errors="ignore")) if span.end_line == span.line else len(text)
     return SourcePosition(filename, span.line, col, max(end, col + 1), text, shown_as_cell(filename))
+
+
+def in_magic(filename: str, line: int, magic: str, option: str = "") -> SourcePosition | None:
+    """The magic line of a cell, or in it the value of ``option``, as errors show it; None where the line is not known."""
+    if not magic:
+        return None
+    found = re.search(rf"\s{re.escape(option)}[\s=]+(\S+)", magic) if option else None
+    col, end = found.span(1) if found else (0, len(magic))
+    return SourcePosition(filename, line, col, end, magic, in_cell=True)
 
 
 _resolved: dict[tuple[int, int], tuple[CodeType, SourcePosition]] = {}

@@ -12,7 +12,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend
-from sgnb.errors import ProgramError, SgnbError
+from sgnb.errors import ProgramError, SgnbError, SourcePosition
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cells import (
     VALUE_NAME,
@@ -24,7 +24,7 @@ from sgnb.lang.frontend.cells import (
 )
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.passes import PASSES, Pass
-from sgnb.lang.position import CELL_PREFIX, internal
+from sgnb.lang.position import CELL_PREFIX, in_magic, internal
 from sgnb.runtime.asynchronous import finish_body
 from sgnb.runtime.core import Core
 from sgnb.runtime.function import function
@@ -50,14 +50,15 @@ def start_cell(
     start: State | None = None,
     passes: Sequence[Pass] = PASSES,
     priority: int = 0,
+    magic: str = "",
 ) -> Run:
     """See ``runtime.run.run_cell``."""
     filename = f"{CELL_PREFIX}{cell_name}>"
     source = "\n" * (first_line - 1) + text
     if start is not None:
-        check_start(start, backend)
+        check_start(start, backend, in_magic(filename, first_line - 1, magic, "--from"))
     keep_text(filename, source)
-    cell = parse_cell(source, filename)
+    cell = parse_cell(source, filename, in_magic(filename, first_line - 1, magic))
     check_cell(cell, user_ns.keys())
     code, reason = _compile(cell)
     core = Core(
@@ -88,8 +89,21 @@ def start_cell(
     return Run(core, state, enter)
 
 
-def check_start(state: State, backend: Backend) -> None:
-    """Refuse a state that a cell cannot go on with."""
+def named_start(user_ns: Mapping[str, Any], name: str, line: int, magic: str) -> State:
+    """The state that the magic line, ``line`` of its cell, says to go on with. ProgramError when there is none."""
+    found = user_ns.get(name)
+    if isinstance(found, State):
+        return found
+    what = "is not defined" if name not in user_ns else f"is a {type(found).__name__}"
+    raise ProgramError(
+        f"--from takes the name of a state; {name!r} {what}.",
+        hint="`%%sgl -o NAME` gives the state of a cell a name; `%sgl states` lists them.",
+        position=in_magic(f"{CELL_PREFIX}>", line, magic, "--from"),
+    )
+
+
+def check_start(state: State, backend: Backend, position: SourcePosition | None) -> None:
+    """Refuse a state that a cell cannot go on with; ``position``: where the cell names it."""
     why, hint = "", "Fork an earlier state, or begin a new one."
     if state.joined or not state.open:
         why = "was joined or closed"
@@ -103,7 +117,7 @@ def check_start(state: State, backend: Backend) -> None:
     elif not state.core.body_done:
         why, hint = "belongs to a program that still runs", "Wait for it: state.sync()."
     if why:
-        raise ProgramError(f"This state {why}.", hint=hint)
+        raise ProgramError(f"This state {why}.", hint=hint, position=position)
 
 
 def keep_text(filename: str, source: str) -> None:

@@ -173,21 +173,26 @@ def run_cell(
     backend: Backend | None = None,
     defaults: Mapping[str, Any] | None = None,
     first_line: int = 1,
-    start: State | None = None,
+    start: State | str | None = None,
     passes: Sequence[Pass] = PASSES,
     priority: int = 0,
+    magic: str = "",
 ) -> Run:
-    """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell.
+    """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell, ``magic`` the line
+    above it, for errors that concern that one.
 
-    ``start`` is the state of an earlier cell that this one goes on with, on the same session (``--from NAME``); raises
-    ProgramError when it cannot go on: it failed, was joined or closed, is still running, or has another backend.
+    ``start`` is the state of an earlier cell that this one goes on with, on the same session, or its name (``--from NAME``);
+    raises ProgramError when it is none, or cannot go on: it failed, was joined or closed, is still running, or has another
+    backend.
     ``passes`` are those its blocks go through (``-O0``: none); ``priority``: higher goes first.
 
     Mistakes that can be known from the text raise ProgramError here, before anything is queued. Nothing runs until
     ``drive`` (or ``start``, for a background cell) is called.
     """
-    from sgnb.runtime.cell import start_cell  # noqa: PLC0415  the cell's module needs Run
+    from sgnb.runtime.cell import named_start, start_cell  # noqa: PLC0415  the cell's module needs Run
 
+    if isinstance(start, str):
+        start = named_start(user_ns, start, first_line - 1, magic)
     return start_cell(
         text,
         cell_name=cell_name,
@@ -198,6 +203,7 @@ def run_cell(
         start=start,
         passes=passes,
         priority=priority,
+        magic=magic,
     )
 
 

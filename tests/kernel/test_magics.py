@@ -414,7 +414,10 @@ def test_a_later_cell_goes_on_with_a_state(shared: Kernel) -> None:
     listed = shared.ok("%sgl states").stdout
     assert "first, second" in listed and "variables: x, y" in listed
     bad = shared.run('%%sgl --from nowhere\ns += "x"')
-    assert bad.status == "error" and "'nowhere' is not defined" in bad.stderr
+    assert bad.status == "error" and "Line 1, column 14: --from takes the name of a state" in bad.error
+    assert "    %%sgl --from nowhere\n" + " " * 17 + "^^^^^^^\n" in bad.error
+    bad = shared.run("\n%%sgl -o tips\n  ")
+    assert bad.status == "error" and "Line 2, column 1: The cell is empty." in bad.error
 
 
 def test_states_are_released_by_name_or_all(shared: Kernel) -> None:

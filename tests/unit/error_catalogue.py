@@ -16,7 +16,8 @@ from typing import Any
 import sgnb as sgl
 from sgnb.backends.mock import HANG, MockBackend
 from sgnb.errors import RequestError, SgnbError
-from sgnb.runtime.run import run_cell
+from sgnb.magic_options import parse_cell
+from sgnb.runtime.run import Run, run_cell
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 WIDTH = 118
@@ -25,7 +26,10 @@ WIDTH = 118
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """``text`` is a ``%%sgl`` cell, or an ordinary one. ``script`` is the mock engine's; ``dies``: it ends meanwhile."""
+    """``text`` is a ``%%sgl`` cell, or an ordinary one. ``script`` is the mock engine's; ``dies``: it ends meanwhile.
+
+    ``magic`` is the cell's magic line, where it matters; ``before``: an ordinary cell that ran first.
+    """
 
     text: str
     script: Any = None
@@ -35,8 +39,13 @@ class Case:
     file: str = ""
     """What ``saved.json`` holds, beside an ordinary cell."""
     dies: bool = False
-    placed: bool = True
-    """False: a cell without a text has no place to show."""
+    magic: str = ""
+    before: str = ""
+
+    @property
+    def whole(self) -> str:
+        """The cell as it is written."""
+        return f"{self.magic}\n{self.text}" if self.magic else self.text
 
 
 @sgl.function
@@ -48,8 +57,17 @@ FAULT = RequestError("the KV pool has 64 slots: it can never fit", code="context
 
 CATALOGUE: dict[str, dict[str, Case]] = {
     "Refused before anything is queued": {
-        "empty-cell": Case("", placed=False),
-        "only-comments": Case("# nothing yet", placed=False),
+        "empty-cell": Case("", magic="%%sgl -o tips"),
+        "only-comments": Case("# nothing yet"),
+        "go-on-with-nothing": Case("s += gen('x')", magic="%%sgl -o more --from nowhere"),
+        "go-on-with-no-state": Case("s += gen('x')", magic="%%sgl --from hello"),
+        "go-on-with-closed": Case(
+            "s += gen('x')", magic="%%sgl --from tips -o tips", before="tips = hello.run('you')\ntips.close()"
+        ),
+        "go-on-with-failed": Case(
+            "s += gen('y')", magic="%%sgl --from tips", before="tips = hello.run('you')\ntips.error()", script={"x": FAULT}
+        ),
+        "go-on-elsewhere": Case("s += gen('x')", magic="%%sgl --from tips", before="tips = hello.run('you', backend=other)"),
         "syntax": Case("s += gen('x'"),
         "return-outside": Case("return 1"),
         "await-in-def": Case("def ask():\n    return await tool()\ns += ask()"),
@@ -142,7 +160,7 @@ def error_of(case: Case) -> SgnbError:
         if case.ordinary:
             _run_ordinary(case, backend)
         else:
-            run = run_cell(case.text, cell_name="1", user_ns={"hello": hello}, backend=backend)
+            run = _start_cell(case, backend)
             if case.dies:
                 run.start()
                 run.core.wait_plain(lambda: bool(backend.prompts), 30)
@@ -154,6 +172,22 @@ def error_of(case: Case) -> SgnbError:
     finally:
         backend.shutdown()
     raise AssertionError(f"{case.text!r} raises nothing")
+
+
+def _start_cell(case: Case, backend: MockBackend) -> Run:
+    """Begin a ``%%sgl`` cell, as the magic does."""
+    user_ns: dict[str, Any] = {"hello": hello, "other": MockBackend("", model="another")}
+    if case.before:
+        sgl.set_default_backend(backend)
+        try:
+            exec(case.before, user_ns)
+        finally:
+            sgl.set_default_backend(None)
+    start = parse_cell(case.magic.removeprefix("%%sgl")).start if case.magic else None
+    first_line = 2 if case.magic else 1
+    return run_cell(
+        case.text, cell_name="1", user_ns=user_ns, backend=backend, start=start, first_line=first_line, magic=case.magic
+    )  # fmt: skip
 
 
 def _run_ordinary(case: Case, backend: MockBackend) -> None:
@@ -188,8 +222,10 @@ def page() -> str:
     for title, cases in CATALOGUE.items():
         out.append(f"## {title}\n")
         for name, case in cases.items():
-            code = f"```text\n{case.text}\n```\n" if case.text else "An empty cell.\n"
-            out.append(f"### {name}\n\n{code}\n```text\n{shown(case)}\n```\n")
+            before = f"```text\n{case.before}\n```\n\n" if case.before else ""
+            out.append(
+                f"### {name}\n\n{before}```text\n{case.whole.rstrip()}\n```\n\n```text\n{shown(case)}\n```\n"
+            )
     return "\n".join(out)
 
 

@@ -20,10 +20,9 @@ def test_each_has_a_place_one_sentence_and_a_way_on(name, case):
     assert "\n" not in error.message and not re.search(r"[a-z]\.\s+[A-Z]", error.message.split(": ")[0])
     way_on = error.hint or re.search(r"must be|at most|reads|later version|takes", error.message)
     assert way_on, f"{name}: {error.message!r} says nothing of how to go on"
-    if case.placed:
-        assert error.position is not None and error.position.in_cell, name
-        assert error.position.text == case.text.splitlines()[error.position.line - 1]
-        assert "^" in error.lines()[2]
+    assert error.position is not None and error.position.in_cell, name
+    assert error.position.text == case.whole.splitlines()[error.position.line - 1]
+    assert "^" in error.lines()[2]
 
 
 def test_the_page_shows_what_is_raised():

@@ -51,11 +51,13 @@ class CellSource:
     awaits: bool = False
 
 
-def parse_cell(source: str, filename: str) -> CellSource:
-    """Parse and check ``source`` (the magic line is an empty first line of it). Raises ProgramError."""
+def parse_cell(source: str, filename: str, magic: SourcePosition | None = None) -> CellSource:
+    """Parse and check ``source`` (its magic line, which stands at ``magic``, is empty in it). Raises ProgramError."""
     if not source.strip():
         raise ProgramError(
-            "The cell is empty.", hint='Write a program, for example: s += "Hello" + gen("x").'
+            "The cell is empty.",
+            hint='Write a program below it, for example: s += "Hello" + gen("x").',
+            position=magic,
         )
     try:
         tree = ast.parse(source, filename)
@@ -65,12 +67,23 @@ def parse_cell(source: str, filename: str) -> CellSource:
     except SyntaxError as error:
         raise _syntax_error(error, filename) from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise ProgramError(f"The cell cannot be parsed: {error}.") from None
+        raise ProgramError(f"The cell cannot be parsed: {error}.", position=magic) from None
     if not tree.body:
-        raise ProgramError("The cell holds only comments.", hint="Write a program below them.")
+        raise _only_comments(source, filename)
     names = frozenset(_bound_names(tree, table))
     loaded = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     return CellSource(tree, filename, names, loaded, bool(code.co_flags & CO_COROUTINE))
+
+
+def _only_comments(source: str, filename: str) -> ProgramError:
+    lines = source.splitlines()
+    number = next(index for index, line in enumerate(lines) if line.strip())
+    text = lines[number]
+    col = len(text) - len(text.lstrip())
+    position = SourcePosition(filename, number + 1, col, len(text.rstrip()), text, in_cell=True)
+    return ProgramError(
+        "The cell holds only comments.", hint="Write a program below them.", position=position
+    )
 
 
 def _syntax_error(error: SyntaxError, filename: str) -> ProgramError:
