@@ -1,6 +1,8 @@
 """The torch runner against transformers: prefill, chunks, decode, batches, mixed steps, shared prefixes, bad rows."""
 
 import math
+import subprocess
+import sys
 
 import gguf
 import pytest
@@ -374,3 +376,30 @@ def test_F3_what_torch_raises_without_memory_is_known_as_that():
         torch.empty(1 << 46, dtype=torch.float32)
     assert is_out_of_memory(caught.value), caught.value
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."))
+
+
+def test_prompts_of_all_lengths_leave_no_code_behind(tmp_path):
+    """oneDNN makes code for each number of rows; the runner's process keeps what some steps need, not all there ever was."""
+    make_tiny(tmp_path, FAMILIES[0])
+    script = """
+import sys
+from sgnb.config import EngineArgs
+from sgnb.engine import model_store
+from sgnb.engine.model_executor.model_runner import create_runner
+args = EngineArgs.make(dtype="bfloat16", threads=1, max_total_tokens=64, max_running_requests=1)
+create_runner(args, model_store.resolve(sys.argv[1]), lambda *a: None)
+import psutil, torch
+from sgnb.engine.layers.linear import dense_linear
+torch.set_num_threads(1)
+product = dense_linear(torch.randn(256, 256).bfloat16(), None, torch.device("cpu"))
+def run(rows):
+    for n in rows:
+        product(torch.ones(n, 256, dtype=torch.bfloat16))
+    return psutil.Process().memory_info().rss
+before = run(range(1, 450))
+print((run(range(450, 750)) - before) >> 20)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert int(done.stdout) < 40, "megabytes; 300 new sizes leave 190 where each is kept"

@@ -28,6 +28,17 @@ _RUNNERS = {
     "stub": ("sgnb.engine.model_executor.stub_runner", "StubRunner"),
 }
 
+_LIBRARIES = {
+    # libgomp spins for milliseconds at every barrier, which on a machine with other work takes the core from the very
+    # thread that is waited for.
+    "GOMP_SPINCOUNT": "20000",
+    # oneDNN makes code for each number of rows that a product ever had, half a megabyte of it, and keeps 1,024 such; torch
+    # holds on to as many. Prompts of all lengths then take 600 MB little by little. A step needs a dozen.
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+    "LRU_CACHE_CAPACITY": "16",
+}
+"""What torch's libraries read from the environment when they are loaded; what the user has set there stays."""
+
 
 class BaseRunner(ABC):
     """A loaded model with its KV pool. Attributes are set by ``__init__`` and never change."""
@@ -72,9 +83,8 @@ class BaseRunner(ABC):
 def create_runner(args: EngineArgs, model: ModelPath, progress: Progress) -> BaseRunner:
     """Load ``model`` behind the runner that ``args`` names. Raises EngineStartError or ModelFileError."""
     module, name = _RUNNERS[args.runner]
-    # libgomp reads this when torch is loaded. Its default spins for milliseconds at every barrier, which on a machine
-    # with other work takes the core from the very thread that is waited for.
-    os.environ.setdefault("GOMP_SPINCOUNT", "20000")
+    for variable, value in _LIBRARIES.items():
+        os.environ.setdefault(variable, value)
     try:
         factory = getattr(importlib.import_module(module), name)
     except ImportError as error:
