@@ -18,6 +18,7 @@ from sgnb.lang.position import INTERNAL, internal, place_of, user_frame
 from sgnb.runtime.core import Core
 from sgnb.runtime.fork import CopyScope, Group
 from sgnb.runtime.function import SglFunction
+from sgnb.runtime.own_names import OWN_NAMES
 from sgnb.runtime.program import hook_table, inline_frame, twin_of
 from sgnb.runtime.scopes import StateTurn, VarScope
 from sgnb.runtime.state import State
@@ -114,6 +115,8 @@ def pre(func: Any, *names: Any) -> Any:
     elif kind is BuiltinFunctionType:
         if func in QUICK_CALLS or func.__self__.__class__ in QUICK_OWNERS:
             return func
+        if func in OWN_NAMES:
+            return OWN_NAMES[func]
     elif kind is MethodType:
         return _method(func, names)
     elif kind is type:

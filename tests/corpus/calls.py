@@ -4,6 +4,7 @@
 
 import functools
 import json
+from types import SimpleNamespace
 
 from corpus.case import case, note
 
@@ -171,7 +172,13 @@ def globals_and_builtins(s):
     GREETING = "bye"
     s += GREETING + sgl.gen("x")
     GREETING = before
-    local = sorted(k for k in locals() if not k.startswith("_sg_"))
+    local = (
+        sorted(locals()),
+        sorted(vars()),
+        dir(),
+        vars(SimpleNamespace(x=1)),
+        "x" in dir(SimpleNamespace(x=1)),
+    )
     return local, "GREETING" in globals(), eval("before + '!'")
 
 

@@ -25,6 +25,8 @@ from typing import Any
 from sgnb.lang.frontend.comprehension import LIFTED as LIFTED
 from sgnb.lang.frontend.comprehension import Lifter
 
+ADDED = "_sg_"
+"""Every name that the rewriting adds begins so."""
 GET, PRE, ITER, CTX, FLUSH, PAUSE = "_sg_get_", "_sg_pre_", "_sg_it_", "_sg_ctx_", "_sg_flush_", "_sg_pause_"
 HOOKS = (GET, PRE, ITER, CTX, FLUSH, PAUSE)
 TEMP = "_sg_t_"
