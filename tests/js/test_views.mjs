@@ -129,6 +129,28 @@ test("at most twelve idle siblings are drawn; opened folds and the selected path
   assert.ok(drawn({ keep: new Set([hidden]) }).some(block => block.id === hidden));
 });
 
+test("a layout is of the tree as it is now, not as it was", () => {
+  const script = cast();
+  const store = stateOf(script);
+  const seen = () => layoutTree(store.live, 1).blocks.filter(block => block.kind === "node").map(block => block.id);
+  const hidden = [...store.live.nodes.keys()].filter(id => !seen().includes(id));
+  const next = () => store.feedEvents(script.events.slice(-1), { time: script.time });
+  script.lock(hidden[0]);
+  next();
+  assert.ok(seen().includes(hidden[0]), "what is locked leaves its fold");
+  script.lock(hidden[0], "unlock");
+  next();
+  script.later(1).insert(1, "newest", 90);
+  next();
+  assert.ok(seen().includes(script.ids));
+  const { time } = script;
+  script.later(1).evict(script.ids, "c1.r9");
+  next();
+  assert.ok(!seen().includes(script.ids));
+  store.goTo(time);
+  assert.ok(layoutTree(store.shown, 1).blocks.some(block => block.id === script.ids), "of another moment: its own");
+});
+
 test("ten thousand nodes are laid out in rows that fit a scroll", () => {
   const store = stateOf(large(10000, 400000));
   const began = process.cpuUsage();

@@ -48,11 +48,27 @@ export function hatch(context, ground, line) {
 }
 
 /** Cut text to a width with `…`; `""` when nothing fits. */
-export function fit(context, text, width) {
+function fit(context, text, width) {
   if (width < 12) return "";
   const each = context.measureText("n").width || 6;
   let cut = text.slice(0, Math.ceil(width / each) + 2);
   if (cut.length === text.length && context.measureText(cut).width <= width) return cut;
   while (cut && context.measureText(cut + "…").width > width) cut = cut.slice(0, -1);
   return cut ? cut + "…" : "";
+}
+
+const MOST_TEXTS = 2000; // remembered texts, before all are forgotten
+let cuts = new Map(); // font, room and text → the text that fits, and its width
+
+/** A text cut to `room` px and its width: {text, width}. A font is measured once for each text. */
+export function fitted(context, font, text, room) {
+  const key = `${font} ${Math.round(room)} ${text}`;
+  let found = cuts.get(key);
+  context.font = font;
+  if (!found) {
+    if (cuts.size >= MOST_TEXTS) cuts = new Map();
+    const cut = room === Infinity ? text : fit(context, text, room);
+    cuts.set(key, (found = { text: cut, width: context.measureText(cut).width }));
+  }
+  return found;
 }

@@ -1,8 +1,9 @@
 // Draws the timeline's lanes: of each request its arrival, waits, chunks, decoding and end.
 
 import { nameOf } from "./fold.js";
+import { fitted } from "./paint.js";
 import { waitsOf } from "./timeline_data.js";
-import { band, clip, drawPlayhead, fitted, hatched, outline, widthOf, X } from "./timeline_paint.js";
+import { band, clip, drawPlayhead, hatched, outline, widthOf, X } from "./timeline_paint.js";
 import { NARROW } from "./timeline_steps.js";
 import { endWord, placeOf, shortWords, waitWords } from "./timeline_words.js";
 

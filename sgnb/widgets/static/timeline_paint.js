@@ -2,9 +2,7 @@
 //
 // `g` is the geometry: {left, width, from, to}: the plot begins at `left` px and shows [from, to] over `width` px.
 
-import { fit, hatch } from "./paint.js";
-
-const MOST_TEXTS = 2000; // remembered texts, before all are forgotten
+import { fitted, hatch } from "./paint.js";
 
 /** Where a moment lies, in px. */
 export const X = (g, time) => g.left + ((time - g.from) / (g.to - g.from)) * g.width;
@@ -30,21 +28,6 @@ function stripes(context, ground, line) {
   c.fillStyle = line;
   c.fillRect(0, 0, 1, 1);
   return context.createPattern(tile, "repeat");
-}
-
-let cuts = new Map(); // font, room and text → the text that fits, and its width
-
-/** A text cut to `room` px and its width: {text, width}. A font is measured once for each text. */
-export function fitted(context, font, text, room) {
-  const key = `${font} ${Math.round(room)} ${text}`;
-  let found = cuts.get(key);
-  context.font = font;
-  if (!found) {
-    if (cuts.size >= MOST_TEXTS) cuts = new Map();
-    const cut = room === Infinity ? text : fit(context, text, room);
-    cuts.set(key, (found = { text: cut, width: context.measureText(cut).width }));
-  }
-  return found;
 }
 
 /** The width of a text in px. */

@@ -8,8 +8,7 @@ export const EVICTED_SECONDS = 10;
  * request's own tokens), gone (just evicted), fold (`171 more nodes, 3 762 tok`). `open`: folds that the reader opened.
  */
 export function layoutTree(state, scale, { open = new Set(), keep = new Set(), gone = [], flights = [] } = {}) {
-  const sizes = new Map();
-  measure(state, sizes);
+  const sizes = measure(state);
   const blocks = [];
   const order = [];
   let row = 0;
@@ -17,35 +16,32 @@ export function layoutTree(state, scale, { open = new Set(), keep = new Set(), g
   const flightsAt = groupBy(flights, flight => flight.node);
   const goneAt = groupBy(gone, node => (state.nodes.has(node.parent) ? node.parent : 0));
 
-  const place = (id, depth) => {
+  const place = (at, depth) => {
+    const id = sizes.ids[at];
     const node = state.nodes.get(id);
     const block = { kind: "node", id, node, start: node.start, length: node.length, row, rows: 0, depth };
     blocks.push(block);
     order.push(block);
     const first = row;
-    children(id, node.children, depth + 1, node.start + node.length);
+    children(id, sizes.first[at], node.children.length, depth + 1, node.start + node.length);
     if (row === first) row++;
     block.rows = row - first;
   };
 
-  const children = (parent, ids, depth, start) => {
-    const shown = [];
+  // Of `parent`: the nodes at `count` places from `first` on.
+  const children = (parent, first, count, depth, start) => {
+    const whole = open.has(parent);
+    const shown = new Set();
     const folded = [];
     const idle = [];
-    for (const id of ids) {
-      const size = sizes.get(id);
-      if (keep.has(id) || size.busy) shown.push(id);
-      else if ((size.end - start) * scale < 2) folded.push(id);
-      else idle.push(id);
+    for (let at = first; at < first + count; at++) {
+      if (whole || sizes.busy[at] || keep.has(sizes.ids[at])) shown.add(at);
+      else if ((sizes.end[at] - start) * scale < 2) folded.push(at);
+      else idle.push(at);
     }
-    if (idle.length > IDLE_SHOWN && !open.has(parent)) {
-      const recent = new Set([...idle].sort((a, b) => sizes.get(b).used - sizes.get(a).used || a - b).slice(0, IDLE_SHOWN));
-      for (const id of idle) (recent.has(id) ? shown : folded).push(id);
-    } else {
-      shown.push(...idle);
-    }
-    const isShown = new Set(open.has(parent) ? ids : shown);
-    for (const id of ids) if (isShown.has(id)) place(id, depth);
+    idle.sort((a, b) => sizes.used[b] - sizes.used[a] || sizes.ids[a] - sizes.ids[b]);
+    idle.forEach((at, rank) => (rank < IDLE_SHOWN ? shown.add(at) : folded.push(at)));
+    for (let at = first; at < first + count; at++) if (shown.has(at)) place(at, depth);
     for (const flight of flightsAt.get(parent) ?? []) {
       blocks.push({ kind: "flight", id: flight.rid, start, length: flight.prefill + flight.decode, ...flight, row, rows: 1, depth });
       order.push(blocks.at(-1));
@@ -56,12 +52,12 @@ export function layoutTree(state, scale, { open = new Set(), keep = new Set(), g
       placed.add(node.id);
       row++;
     }
-    if (folded.length && !open.has(parent)) {
+    if (folded.length) {
       let nodes = 0;
       let tokens = 0;
-      for (const id of folded) {
-        nodes += sizes.get(id).nodes;
-        tokens += sizes.get(id).tokens;
+      for (const at of folded) {
+        nodes += sizes.nodes[at];
+        tokens += sizes.tokens[at];
       }
       blocks.push({ kind: "fold", id: parent, start, length: 0, prefixes: folded.length, nodes, tokens, row, rows: 1, depth });
       order.push(blocks.at(-1));
@@ -69,9 +65,7 @@ export function layoutTree(state, scale, { open = new Set(), keep = new Set(), g
     }
   };
 
-  // All name spaces as one forest, by first use.
-  const tops = [...state.roots.values()].flat().sort((a, b) => state.nodes.get(a).order - state.nodes.get(b).order);
-  children(0, tops, 1, 0);
+  children(0, 0, sizes.tops, 1, 0);
   for (const node of gone) {
     if (placed.has(node.id)) continue; // its parent is folded
     blocks.push({ kind: "gone", id: node.id, node, start: node.start, length: node.length, row, rows: 1, depth: 1 });
@@ -80,28 +74,46 @@ export function layoutTree(state, scale, { open = new Set(), keep = new Set(), g
   return { blocks, order, rows: row };
 }
 
-/** For each node: whether something in its subtree is locked, nodes and tokens, the last use, where it ends. */
-function measure(state, sizes) {
-  const stack = [...state.roots.values()].flat();
-  const inOrder = [];
-  while (stack.length) {
-    const id = stack.pop();
-    inOrder.push(id);
-    for (const child of state.nodes.get(id).children) stack.push(child);
-  }
-  for (let i = inOrder.length - 1; i >= 0; i--) {
-    const node = state.nodes.get(inOrder[i]);
-    const size = { busy: node.locks > 0, nodes: 1, tokens: node.length, used: node.used, end: node.start + node.length };
-    for (const id of node.children) {
-      const child = sizes.get(id);
-      size.busy ||= child.busy;
-      size.nodes += child.nodes;
-      size.tokens += child.tokens;
-      if (child.used > size.used) size.used = child.used;
-      if (child.end > size.end) size.end = child.end;
+const measured = new WeakMap(); // state → what `measure` said of it, and of which version of its tree
+
+/**
+ * The nodes by rows of the tree, so that the children of one stand side by side from its `first` on; and of the subtree of
+ * each: whether something is locked, nodes, tokens, the last use, where it ends. Lists of numbers, and kept while the tree
+ * stays: most frames bring new tokens, few another tree.
+ */
+function measure(state) {
+  const known = measured.get(state);
+  if (known?.version === state.treeVersion) return known;
+  const size = state.nodes.size;
+  // All name spaces as one forest, by first use.
+  const ids = [...state.roots.values()].flat().sort((a, b) => state.nodes.get(a).order - state.nodes.get(b).order);
+  const [first, busy, nodes, tokens, used, end] = [Uint32Array, Uint8Array, Uint32Array, Uint32Array, Float64Array, Uint32Array].map(List => new List(size));
+  const above = new Int32Array(size).fill(-1);
+  const tops = ids.length;
+  for (let at = 0; at < ids.length; at++) {
+    const node = state.nodes.get(ids[at]);
+    first[at] = ids.length;
+    busy[at] = node.locks > 0;
+    nodes[at] = 1;
+    tokens[at] = node.length;
+    used[at] = node.used;
+    end[at] = node.start + node.length;
+    for (const child of node.children) {
+      above[ids.length] = at;
+      ids.push(child);
     }
-    sizes.set(node.id, size);
   }
+  for (let at = ids.length - 1; at >= tops; at--) {
+    const up = above[at];
+    busy[up] |= busy[at];
+    nodes[up] += nodes[at];
+    tokens[up] += tokens[at];
+    if (used[at] > used[up]) used[up] = used[at];
+    if (end[at] > end[up]) end[up] = end[at];
+  }
+  const made = { version: state.treeVersion, ids, tops, first, busy, nodes, tokens, used, end };
+  measured.set(state, made);
+  return made;
 }
 
 function groupBy(list, keyOf) {

@@ -2,7 +2,7 @@
 // `paint` is made by `paintOf` for each picture: context, colours c, the moment `time`, what is selected, texts.
 
 import { count, oneLine, plural, seconds } from "./format.js";
-import { css, fit, hatch, mix, over, rgba } from "./paint.js";
+import { css, fitted, hatch, mix, over, rgba } from "./paint.js";
 import { ageShare, tickStep } from "./tree_data.js";
 
 export const AXIS = 20;
@@ -11,11 +11,24 @@ const EDGE_SECONDS = 0.6;
 
 /** What all blocks of a picture need. `more`: path, hits, rid, next, scale, rowHeight, textOf. */
 export function paintOf(context, c, time, more) {
+  const ratio = window.devicePixelRatio;
+  let made = brushes.get(c);
+  if (made?.ratio !== ratio) brushes.set(c, (made = { ratio, ...brushesOf(context, c) }));
+  return { context, c, time, ...made, ...more };
+}
+
+const brushes = new WeakMap(); // colours → what is made of them, once a theme
+
+function brushesOf(context, c) {
   const ground = over(rgba(c.ground), [255, 255, 255]);
   const evictable = over(rgba(c.evictable), ground);
-  const quiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const shades = Array.from({ length: 33 }, (_, step) => css(mix(evictable, ground, 0.1 + (0.7 * step) / 32)));
-  return { context, c, time, quiet, shades, prefill: hatch(context, c.prefill, c.prefillEdge), ...more };
+  return { quiet: matchMedia("(prefers-reduced-motion: reduce)").matches, shades, prefill: hatch(context, c.prefill, c.prefillEdge) };
+}
+
+/** Write `text`, cut to `room` px. */
+function write(context, font, text, x, y, room) {
+  context.fillText(fitted(context, font, text, room).text, x, y);
 }
 
 /** One block of the icicle; true where its outline has to be cleared soon. */
@@ -30,11 +43,10 @@ export function drawBlock(paint, block, x, y, w, h, inner) {
   else if (block.kind === "flight") drawFlight(paint, block, x, y, h);
   else if (block.kind === "gone") drawGone(paint, block.node, x, y, w, h, middle);
   else {
-    context.font = `11px ${c.ui}`;
     context.fillStyle = c.text2;
     context.fillRect(x, y + 2, 1, h - 4);
     const what = block.id ? plural(block.nodes, "more node") : `${plural(block.prefixes, "more prefix", "more prefixes")}, ${plural(block.nodes, "node")}`;
-    context.fillText(fit(context, `${what}, ${count(block.tokens)} tok ▸`, inner - x - 8), x + 6, middle);
+    write(context, `11px ${c.ui}`, `${what}, ${count(block.tokens)} tok ▸`, x + 6, middle, inner - x - 8);
   }
   context.globalAlpha = 1;
   return edge;
@@ -58,10 +70,9 @@ function drawGone({ context, c, time, textOf, rowHeight }, node, x, y, w, h, mid
   context.strokeRect(x + 0.5, y + 0.5, Math.max(6, w - 1), h - 2);
   context.setLineDash([]);
   if (w < TEXT_WIDTH) return;
-  context.font = `${rowHeight < 17 ? 11 : 12}px ${c.code}`;
   context.fillStyle = c.troubleText;
   const text = textOf(node);
-  context.fillText(fit(context, `−${seconds(time - node.time)}: ${text ? oneLine(text, 60) : `${count(node.length)} tok`}`, w - 10), x + 5, middle);
+  write(context, `${rowHeight < 17 ? 11 : 12}px ${c.code}`, `−${seconds(time - node.time)}: ${text ? oneLine(text, 60) : `${count(node.length)} tok`}`, x + 5, middle, w - 10);
 }
 
 function drawNode(paint, node, x, y, w, h, middle) {
@@ -100,9 +111,9 @@ function drawNode(paint, node, x, y, w, h, middle) {
     const start = Math.max(left, 4);
     context.textAlign = "left";
     if (text || !locked) {
-      context.font = text ? `${paint.rowHeight < 17 ? 11 : 12}px ${c.code}` : `11px ${c.ui}`;
       context.fillStyle = text ? c.text : c.text2;
-      context.fillText(fit(context, text ? `${paint.counted ? `${count(node.length)} ` : ""}${oneLine(text, 160)}` : `${count(node.length)} tok`, right - start), start, middle);
+      const font = text ? `${paint.rowHeight < 17 ? 11 : 12}px ${c.code}` : `11px ${c.ui}`;
+      write(context, font, text ? `${paint.counted ? `${count(node.length)} ` : ""}${oneLine(text, 160)}` : `${count(node.length)} tok`, start, middle, right - start);
     }
   }
   if (next) drawNext(context, Math.min(x + drawn + 8, Math.max(x + 9, x + drawn - 11)), middle, next, c);
