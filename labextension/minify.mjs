@@ -40,7 +40,7 @@ function bundle(name) {
     entry: join(statics, name),
     devtool: false,
     experiments: { outputModule: true },
-    output: { path: folder, filename: name, module: true, library: { type: 'module' } },
+    output: { path: folder, filename: name, module: true, library: { type: "modern-module" } },
     optimization: { minimize: false, concatenateModules: true }
   });
   return new Promise((resolve, reject) =>

@@ -1,7 +1,7 @@
 // Controls that all engine views share: switches, the playhead bar, empty states, the live region, the help dialog.
 
 import { before, clockTime, count } from "./format.js";
-import { el, fill, setText } from "./dom.js";
+import { button, el, fill, on, setText } from "./dom.js";
 
 /** A segmented switch (radiogroup), or a select where it is narrow. `options` are [value, label]; `onchange(value)`. */
 export function segmented(label, options, value, onchange) {
@@ -25,7 +25,7 @@ export function segmented(label, options, value, onchange) {
     show(id);
     onchange(id);
   };
-  group.addEventListener("keydown", event => {
+  on(group, "keydown", event => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
@@ -51,12 +51,12 @@ export function segmented(label, options, value, onchange) {
 
 /** `◂ step 1 171 ▸ −2.41 s Go live`; typing a number and Enter jumps to that step. */
 export function playheadBar(store) {
-  const back = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Previous step ( , )", "aria-label": "Previous step", onclick: () => store.stepBy(-1) }, "◂");
-  const next = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Next step ( . )", "aria-label": "Next step", onclick: () => store.stepBy(1) }, "▸");
+  const back = button("◂", () => store.stepBy(-1), { className: "sgnb-icon", title: "Previous step ( , )", "aria-label": "Previous step" });
+  const next = button("▸", () => store.stepBy(1), { className: "sgnb-icon", title: "Next step ( . )", "aria-label": "Next step" });
   const step = el("input", "sgnb-input sgnb-step", { type: "text", inputmode: "numeric", "aria-label": "Step", spellcheck: "false" });
-  const ago = el("span", "sgnb-ago", {});
-  const live = el("button", "sgnb-button sgnb-golive", { type: "button", onclick: () => store.goLive() });
-  step.addEventListener("keydown", event => {
+  const ago = el("span", "sgnb-ago");
+  const live = button("", () => store.goLive(), { className: "sgnb-golive" });
+  on(step, "keydown", event => {
     event.stopPropagation();
     if (event.key === "Enter") {
       const number = Number(step.value.replace(/\D/g, ""));
@@ -66,8 +66,8 @@ export function playheadBar(store) {
       step.blur();
     }
   });
-  step.addEventListener("focus", () => step.select());
-  step.addEventListener("blur", () => update());
+  on(step, "focus", () => step.select());
+  on(step, "blur", () => update());
   const player = playBar(store);
   const update = () => {
     player.update();
@@ -91,14 +91,14 @@ const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10];
 /** Play, pause, speed and position of a recording; hidden where an engine is shown. */
 function playBar(store) {
   const speed = el("select", "sgnb-select sgnb-speed", { "aria-label": "Speed", onchange: () => store.playing && store.play(Number(speed.value)) }, SPEEDS.map(value => el("option", "", { value, selected: value === 1 }, `${value}×`)));
-  const toggle = el("button", "sgnb-button sgnb-play", { type: "button", onclick: () => (store.playing ? store.pause() : store.play(Number(speed.value))) }, "Play");
+  const toggle = button("Play", () => (store.playing ? store.pause() : store.play(Number(speed.value))), { className: "sgnb-play" });
   const position = el("input", "sgnb-position", { type: "range", min: 0, max: 1000, step: 1, "aria-label": "Position" });
   const span = () => Math.max(1e-6, store.live.time - store.oldest);
-  position.addEventListener("input", () => {
+  on(position, "input", () => {
     store.pause();
     store.goTo(store.oldest + (span() * Number(position.value)) / 1000);
   });
-  position.addEventListener("keydown", event => event.stopPropagation());
+  on(position, "keydown", event => event.stopPropagation());
   const element = el("div", "sgnb-player", { hidden: true }, toggle, speed, position);
   const update = () => {
     element.hidden = !store.replaying;
@@ -143,7 +143,7 @@ export function emptyState(store, { start = null } = {}) {
 /** The same five sentences, for a view that knows its own reason (`recording of another version`). */
 export function emptyNode(state) {
   const node = el("div", "sgnb-empty", {}, el("p", "", {}, state.words));
-  if (state.button) node.append(el("button", "sgnb-button", { type: "button", onclick: state.button[1] }, state.button[0]));
+  if (state.button) node.append(button(...state.button));
   return node;
 }
 
@@ -184,7 +184,7 @@ const KEYS = [
 /** The dialog behind `?`: non-modal, closes on Escape, gives focus back. */
 export function helpDialog(host, more = []) {
   const dialog = el("dialog", "sgnb-help", { "aria-label": "Keys" });
-  const close = el("button", "sgnb-button", { type: "button", onclick: () => dialog.close() }, "Close");
+  const close = button("Close", () => dialog.close());
   fill(
     dialog,
     el("h2", "", {}, "Keys"),
@@ -192,8 +192,8 @@ export function helpDialog(host, more = []) {
     close
   );
   let before_ = null;
-  dialog.addEventListener("close", () => before_?.focus?.());
-  dialog.addEventListener("keydown", event => {
+  on(dialog, "close", () => before_?.focus?.());
+  on(dialog, "keydown", event => {
     event.stopPropagation();
     if (event.key === "Escape") dialog.close();
   });

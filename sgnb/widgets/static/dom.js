@@ -5,7 +5,7 @@ export function el(tag, className = "", attributes = {}, ...children) {
   const node = document.createElement(tag);
   if (className) node.className = className;
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on") && typeof value === "function") node.addEventListener(name.slice(2), value);
+    if (name.startsWith("on") && typeof value === "function") on(node, name.slice(2), value);
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, String(value));
   }
@@ -14,6 +14,16 @@ export function el(tag, className = "", attributes = {}, ...children) {
     node.append(child instanceof Node ? child : document.createTextNode(String(child)));
   }
   return node;
+}
+
+/** Listen to an event of a node. */
+export function on(node, name, listener, options) {
+  node.addEventListener(name, listener, options);
+}
+
+/** A button with words (text, or a list with elements); `className` and all else are its attributes. */
+export function button(words, onclick, { className = "", ...attributes } = {}) {
+  return el("button", `sgnb-button ${className}`, { type: "button", onclick, ...attributes }, words);
 }
 
 /** Set the text of an element when it differs: the page is not touched for nothing. */
@@ -36,8 +46,8 @@ export function table(columns, rows, { caption = "", onrow = null, selected = -1
       row.append(el("td", column.number ? "sgnb-num" : column.code ? "sgnb-code" : "", {}, cell));
     });
     if (onrow) {
-      row.addEventListener("click", () => onrow(index));
-      row.addEventListener("keydown", event => {
+      on(row, "click", () => onrow(index));
+      on(row, "keydown", event => {
         if (event.key === "Enter") onrow(index);
         else if (event.key === "ArrowDown") row.nextElementSibling?.focus();
         else if (event.key === "ArrowUp") row.previousElementSibling?.focus();

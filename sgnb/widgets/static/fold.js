@@ -423,3 +423,8 @@ export function nameOf(record) {
   const place = [cell, branch].filter(Boolean).join(".");
   return [place, name].filter(Boolean).join(" ") || record?.rid || "–";
 }
+
+/** The same of a request by its id, as far as a History knows it. */
+export function nameIn(history, rid) {
+  return nameOf(history.requests.get(rid) ?? { rid });
+}

@@ -3,7 +3,7 @@
 // Nodes are elements in source order: the picture is its own list for readers without sight.
 
 import { segmented } from "./controls.js";
-import { el, fill, setText } from "./dom.js";
+import { button, el, fill, on, setText } from "./dom.js";
 import { count, seconds } from "./format.js";
 import { diffLines, diffNodes, layoutGraph, HEIGHT, merged, nodeOf, progressOf } from "./graph_data.js";
 import { View } from "./view.js";
@@ -36,8 +36,8 @@ export class GraphView extends View {
       this.changed();
     });
     const word = text => el("span", "sgnb-word", {}, text);
-    this.back = el("button", "sgnb-button", { type: "button", "aria-label": "Previous pass", onclick: () => this._step(-1) }, "◂", word(" Previous pass"));
-    this.next = el("button", "sgnb-button", { type: "button", "aria-label": "Next pass", onclick: () => this._step(1) }, word("Next pass "), "▸");
+    this.back = button(["◂", word(" Previous pass")], () => this._step(-1), { "aria-label": "Previous pass" });
+    this.next = button([word("Next pass "), "▸"], () => this._step(1), { "aria-label": "Next pass" });
     this.tools.append(this.show.element, this.back, this.next, this.helpButton);
     this.list = el("div", "sgnb-passes", { role: "listbox", "aria-label": "Passes", tabindex: 0 });
     this.stageNode = el("div", "sgnb-stages");
@@ -48,7 +48,7 @@ export class GraphView extends View {
     this.lineNode = el("div", "sgnb-graph-line", { hidden: true });
     this.footNode = el("div", "sgnb-graph-foot", {}, this.didNode, this.whyNode, this.codeNode);
     fill(this.foot, this.lineNode, this.footNode);
-    this.list.addEventListener("click", event => {
+    on(this.list, "click", event => {
       const row = event.target.closest("[data-pass]");
       if (row) this._choose(Number(row.dataset.pass));
     });

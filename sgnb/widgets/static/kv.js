@@ -2,8 +2,8 @@
 // is kv_data.js's, drawing kv_draw.js's, the numbers beside and below the map kv_side.js's.
 
 import { segmented } from "./controls.js";
-import { el, fill, sharpCanvas } from "./dom.js";
-import { CACHED, DECODE, FREE, PREFILL, nameOf } from "./fold.js";
+import { el, fill, on, sharpCanvas } from "./dom.js";
+import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
 import { count, share } from "./format.js";
 import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED } from "./kv_data.js";
 import { GUTTER, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
@@ -40,7 +40,7 @@ export class KVMapView extends View {
     });
     this.tools.prepend(el("span", "sgnb-dim sgnb-kv-by", {}, "Colour by"), this._switch.element, this.findBox("Slot or request"));
     this._map = sharpCanvas("sgnb-kv-canvas", "KV map");
-    this._spacer = el("div", "sgnb-kv-spacer", {});
+    this._spacer = el("div", "sgnb-kv-spacer");
     this._scroll = el("div", "sgnb-kv-scroll", {}, this._spacer, this._map.canvas);
     this._legendNode = this.legend([]);
     this.tools.append(this.legendButton(this._legendNode));
@@ -56,7 +56,7 @@ export class KVMapView extends View {
   _listen() {
     const canvas = this._map.canvas;
     let from = -1;
-    canvas.addEventListener("pointermove", event => {
+    on(canvas, "pointermove", event => {
       const slot = this._slotAt(event);
       if (from >= 0 && slot >= 0) {
         this.range = from === slot ? null : [Math.min(from, slot), Math.max(from, slot)];
@@ -67,38 +67,38 @@ export class KVMapView extends View {
       if (slot < 0) return this.tip.hide();
       this._showTip();
     });
-    canvas.addEventListener("pointerleave", () => {
+    on(canvas, "pointerleave", () => {
       this._under = -1;
       this.tip.hide();
     });
-    canvas.addEventListener("pointerdown", event => {
+    on(canvas, "pointerdown", event => {
       from = this._slotAt(event);
       canvas.focus({ preventScroll: true });
       if (from >= 0) canvas.setPointerCapture(event.pointerId);
     });
-    canvas.addEventListener("pointerup", event => {
+    on(canvas, "pointerup", event => {
       const slot = this._slotAt(event);
       if (from >= 0 && slot === from) this._choose(slot);
       from = -1;
     });
-    canvas.addEventListener("wheel", event => {
+    on(canvas, "wheel", event => {
       if (document.activeElement !== canvas) return; // the page scrolls until the map was chosen
       event.preventDefault();
       this._zoomAt(event.deltaY < 0 ? 1 : -1, this._slotAt(event));
     }, { passive: false });
-    this._scroll.addEventListener("scroll", () => this.changed());
+    on(this._scroll, "scroll", () => this.changed());
     const past = this._past.canvas;
     const seek = event => {
       const x = event.clientX - past.getBoundingClientRect().left - GUTTER;
       const width = past.clientWidth - GUTTER;
       this.store.goTo(this.store.now - PAST_SECONDS * (1 - Math.max(0, Math.min(1, x / width))));
     };
-    past.addEventListener("pointerdown", event => {
+    on(past, "pointerdown", event => {
       past.setPointerCapture(event.pointerId);
       seek(event);
     });
-    past.addEventListener("pointermove", event => event.buttons && seek(event));
-    past.addEventListener("keydown", event => {
+    on(past, "pointermove", event => event.buttons && seek(event));
+    on(past, "keydown", event => {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!step) return;
       event.preventDefault();
@@ -256,7 +256,7 @@ export class KVMapView extends View {
   /** What the cells mean in the way they are coloured now; `names`: of the requests with a hue. */
   _showLegend(names) {
     const { selection } = this.store;
-    const selected = selection?.kind === "request" ? `selected request, ${nameOf(this.store.history.requests.get(selection.id) ?? { rid: selection.id })}` : "selected";
+    const selected = selection?.kind === "request" ? `selected request, ${nameIn(this.store.history, selection.id)}` : "selected";
     const named = names && [...names.map((name, index) => [FIRST_HUE + index, name]), [OTHER, "other requests"]];
     const entries = [[FREE, "free"], ...(named ?? (this.mode === "age" ? AGES : STATES)), [SELECTED, selected]];
     const key = [entries.join("\n"), this._painter.look].join();

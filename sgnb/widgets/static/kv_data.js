@@ -1,6 +1,6 @@
 // What the KV map computes from a state: layout, codes of cells, runs, holders, changes. Pure: no page.
 
-import { CACHED, DECODE, FREE, PREFILL, nameOf } from "./fold.js";
+import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
 import { count, oneLine, plural } from "./format.js";
 
 export const MAX_HEIGHT = 440;
@@ -62,7 +62,7 @@ export function codesOf(state, store, mode, range = null) {
     }
     if (chosen.has(state.ownerNames[owner])) cached[owner] = flight[owner] = SELECTED;
   }
-  const names = mode === "request" ? hues.map(rid => nameOf(store.history.requests.get(rid) ?? { rid })) : null;
+  const names = mode === "request" ? hues.map(rid => nameIn(store.history, rid)) : null;
   return { cached, flight, names, from: range ? range[0] : -1, to: range ? range[1] : -1 };
 }
 
@@ -152,14 +152,14 @@ export function cellWord(state, history, slot, token = null) {
     const node = state.nodes.get(state.ownerNode[state.owners[slot]]);
     if (!node) return [`${head}cached`];
     const locks = node.locks ? `locked by ${plural(node.locks, "request")}` : "evictable";
-    const by = node.rid ? `, first computed for ${nameOf(history.requests.get(node.rid) ?? { rid: node.rid })}` : "";
+    const by = node.rid ? `, first computed for ${nameIn(history, node.rid)}` : "";
     const held = token?.position === undefined ? "" : `, here token ${count(token.position + 1)}${quoted(token)}`;
     return [`${head}cached, ${locks}`, `node ${node.id}, tokens ${count(node.start)} to ${count(node.start + node.length)}${by}${held}`, `reused by ${plural(node.hits, "request")}`];
   }
   const word = kind === PREFILL ? "prefill" : kind === DECODE ? "decode" : "scoring";
   const step = state.written[slot] ? `, written in step ${count(state.written[slot])}` : "";
   const held = token?.position === undefined ? "" : `, ${token.output ? "" : "prompt "}token ${count(token.output || token.position + 1)}${quoted(token)}`;
-  return [`${head}${word}${step}`, `${nameOf(history.requests.get(owner) ?? { rid: owner })}${held}`, "not in the tree yet"];
+  return [`${head}${word}${step}`, `${nameIn(history, owner)}${held}`, "not in the tree yet"];
 }
 
 function quoted({ text }) {
@@ -181,7 +181,7 @@ export function changesOf(store) {
   const step = store.history.steps[index];
   if (!step) return [];
   const before = store.history.steps[index - 1]?.time ?? 0;
-  const name = rid => nameOf(store.history.requests.get(rid) ?? { rid });
+  const name = rid => nameIn(store.history, rid);
   const out = [];
   const decodes = step.rows.filter(row => row.kind === "decode");
   if (decodes.length) out.push([`+${count(decodes.length)}`, decodes.length === 1 ? `decode ${name(decodes[0].rid)}` : `decode, one for each of ${count(decodes.length)} requests`]);

@@ -1,8 +1,8 @@
 // The numbers of the KV map: states, the sum that must hold, runs, what changed, holders, the table of runs. Gets the view
 // (kv.js); draws nothing.
 
-import { el, fill, setText, table } from "./dom.js";
-import { CACHED, DECODE, FREE, PREFILL, SCORE, nameOf } from "./fold.js";
+import { button, el, fill, setText, table } from "./dom.js";
+import { CACHED, DECODE, FREE, PREFILL, SCORE, nameIn } from "./fold.js";
 import { count, oneLine, plural, share } from "./format.js";
 import { cellWord, changesOf, holdersOf, reportOf, scanRuns } from "./kv_data.js";
 
@@ -16,16 +16,16 @@ export class KVSide {
     this.store = view.store;
     this._kept = []; // sessions that the notebook keeps
     this._asked = -Infinity;
-    this._big = el("div", "sgnb-kv-big", {});
+    this._big = el("div", "sgnb-kv-big");
     this._bar = el("div", "sgnb-kv-bar", { role: "img" });
-    this._states = el("div", "", {});
-    this._sum = el("p", "sgnb-kv-invariant", {});
-    this._report = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => this._save() }, "Save report…");
-    this._pairs = el("dl", "sgnb-pairs sgnb-ruled", {});
-    this._about = el("div", "sgnb-kv-about", {});
-    this._changes = el("div", "sgnb-ruled", {});
+    this._states = el("div", "");
+    this._sum = el("p", "sgnb-kv-invariant");
+    this._report = button("Save report…", () => this._save(), { hidden: true });
+    this._pairs = el("dl", "sgnb-pairs sgnb-ruled");
+    this._about = el("div", "sgnb-kv-about");
+    this._changes = el("div", "sgnb-ruled");
     this.nodes = [this._big, this._bar, this._states, this._sum, this._report, this._pairs, this._about, this._changes];
-    this.holders = el("div", "sgnb-kv-holders", {});
+    this.holders = el("div", "sgnb-kv-holders");
     this.twin = el("div", "sgnb-kv-twin", { hidden: true, tabindex: 0, role: "group", "aria-label": "Runs of slots" });
   }
 
@@ -103,7 +103,7 @@ export class KVSide {
   _name(owner) {
     if (!owner) return "free";
     if (owner.startsWith("node:")) return `node ${owner.slice(5)} of the tree`;
-    return nameOf(this.store.history.requests.get(owner) ?? { rid: owner });
+    return nameIn(this.store.history, owner);
   }
 
   _showHolders(state, runs) {
@@ -123,7 +123,7 @@ export class KVSide {
       count(holder.runs),
       ownBar(holder, most),
       oneLine(holder.text ?? "", 60),
-      holder.sid ? el("button", "sgnb-button", { type: "button", onclick: event => this._release(event, holder) }, "Release") : "",
+      holder.sid ? button("Release", event => this._release(event, holder)) : "",
     ]);
     const selected = list.findIndex(holder => this.store.selection?.kind === "request" && holder.rid === this.store.selection.id);
     return fill(this.holders, table(columns, rows, { selected, onrow: index => list[index].rid && this.store.select({ kind: "request", id: list[index].rid }) }));
@@ -168,7 +168,7 @@ export class KVSide {
 function ownBar(holder, most) {
   const bar = el("span", "sgnb-kv-own", { "aria-hidden": "true" });
   for (const [name, number] of [["prefill", holder.prefill], ["decode", holder.decode], ["locked", holder.shared]]) {
-    const part = el("span", `sgnb-fill-${name}`, {});
+    const part = el("span", `sgnb-fill-${name}`);
     part.style.width = `${(100 * number) / most}%`;
     bar.append(part);
   }

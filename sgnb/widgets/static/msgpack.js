@@ -26,8 +26,6 @@ function read(r, depth) {
   if (code < 0x90) return map(r, code & 15, depth);
   if (code < 0xa0) return array(r, code & 15, depth);
   if (code < 0xc0) return text(r, code & 31);
-  const v = r.view;
-  const at = r.at;
   switch (code) {
     case 0xc0:
       return null;
@@ -36,68 +34,49 @@ function read(r, depth) {
     case 0xc3:
       return true;
     case 0xc4:
-      r.at += 1;
-      return raw(r, v.getUint8(at));
     case 0xc5:
-      r.at += 2;
-      return raw(r, v.getUint16(at));
     case 0xc6:
-      r.at += 4;
-      return raw(r, v.getUint32(at));
+      return raw(r, uint(r, 1 << (code - 0xc4)));
     case 0xca:
       r.at += 4;
-      return v.getFloat32(at);
+      return r.view.getFloat32(r.at - 4);
     case 0xcb:
       r.at += 8;
-      return v.getFloat64(at);
+      return r.view.getFloat64(r.at - 8);
     case 0xcc:
-      r.at += 1;
-      return v.getUint8(at);
     case 0xcd:
-      r.at += 2;
-      return v.getUint16(at);
     case 0xce:
-      r.at += 4;
-      return v.getUint32(at);
+      return uint(r, 1 << (code - 0xcc));
     case 0xcf:
-      r.at += 8;
-      return v.getUint32(at) * 4294967296 + v.getUint32(at + 4);
+      return uint(r, 4) * 4294967296 + uint(r, 4);
     case 0xd0:
-      r.at += 1;
-      return v.getInt8(at);
+      return (uint(r, 1) << 24) >> 24;
     case 0xd1:
-      r.at += 2;
-      return v.getInt16(at);
+      return (uint(r, 2) << 16) >> 16;
     case 0xd2:
-      r.at += 4;
-      return v.getInt32(at);
+      return uint(r, 4) | 0;
     case 0xd3:
-      r.at += 8;
-      return v.getInt32(at) * 4294967296 + v.getUint32(at + 4);
+      return (uint(r, 4) | 0) * 4294967296 + uint(r, 4);
     case 0xd9:
-      r.at += 1;
-      return text(r, v.getUint8(at));
     case 0xda:
-      r.at += 2;
-      return text(r, v.getUint16(at));
     case 0xdb:
-      r.at += 4;
-      return text(r, v.getUint32(at));
+      return text(r, uint(r, 1 << (code - 0xd9)));
     case 0xdc:
-      r.at += 2;
-      return array(r, v.getUint16(at), depth);
     case 0xdd:
-      r.at += 4;
-      return array(r, v.getUint32(at), depth);
+      return array(r, uint(r, 2 << (code - 0xdc)), depth);
     case 0xde:
-      r.at += 2;
-      return map(r, v.getUint16(at), depth);
     case 0xdf:
-      r.at += 4;
-      return map(r, v.getUint32(at), depth);
+      return map(r, uint(r, 2 << (code - 0xde)), depth);
     default:
-      throw new RangeError(`MessagePack: type 0x${code.toString(16)} at ${at - 1}`);
+      throw new RangeError(`MessagePack: type 0x${code.toString(16)} at ${r.at - 1}`);
   }
+}
+
+/** The next `size` (1, 2 or 4) bytes as a number. */
+function uint(r, size) {
+  const { view, at } = r;
+  r.at += size;
+  return size === 1 ? view.getUint8(at) : size === 2 ? view.getUint16(at) : view.getUint32(at);
 }
 
 function raw(r, length) {

@@ -111,7 +111,7 @@ export class ForkView {
       this.view.refold();
     };
     for (const arm of arms) {
-      arm.tab = el("button", "sgnb-tab", { type: "button", role: "tab", onclick: () => choose(arm.lane, false) }, el("span", "", {}), el("span", "sgnb-tab-state", {}));
+      arm.tab = el("button", "sgnb-tab", { type: "button", role: "tab", onclick: () => choose(arm.lane, false) }, el("span", ""), el("span", "sgnb-tab-state"));
       list.append(arm.tab);
     }
     list.addEventListener("keydown", event => {

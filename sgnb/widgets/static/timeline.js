@@ -5,7 +5,7 @@
 // timeline_overview.js; pointer and keys: timeline_input.js; words of the column: timeline_side.js.
 
 import { segmented } from "./controls.js";
-import { el, fill, sharpCanvas } from "./dom.js";
+import { button, el, fill, sharpCanvas } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { before, count, plural, seconds } from "./format.js";
 import { actsBar } from "./timeline_acts.js";
@@ -44,7 +44,7 @@ export class TimelineView extends View {
     this.overview = sharpCanvas("sgnb-time-overview", "The last 60 s");
     this.top = sharpCanvas("sgnb-time-top", "Steps");
     this.lanes = sharpCanvas("sgnb-time-lanes", "Requests");
-    this.spacer = el("div", "sgnb-time-spacer", {});
+    this.spacer = el("div", "sgnb-time-spacer");
     this.scroll = el("div", "sgnb-time-scroll", {}, this.spacer, this.lanes.canvas);
     this.chart = el("div", "sgnb-time-chart", {}, this.overview.canvas, this.top.canvas, this.scroll);
     this.twin = el("div", "sgnb-time-twin", { hidden: true });
@@ -57,17 +57,12 @@ export class TimelineView extends View {
       ["retracted", "retracted"],
       ["aborted", "aborted"],
     ]);
-    const legendButton = el("button", "sgnb-button sgnb-time-legend-button", { type: "button", "aria-expanded": "false", onclick: () => {
-      const open = this.legendNode.classList.toggle("sgnb-open");
-      legendButton.setAttribute("aria-expanded", String(open));
-    } }, "Legend");
-    this.tools.append(legendButton);
+    this.tools.append(this.legendButton(this.legendNode));
     fill(this.body, this.chart, this.twin, this.legendNode);
-    this.about = el("div", "sgnb-time-about", {});
-    this.step = el("div", "sgnb-time-step", {});
-    const button = (words, act) => el("button", "sgnb-button", { type: "button", onclick: act }, words);
+    this.about = el("div", "sgnb-time-about");
+    this.step = el("div", "sgnb-time-step");
     const moves = el("div", "sgnb-buttons sgnb-time-moves", {}, button("Previous event", () => this.store.eventBy(-1)), button("Next event", () => this.store.eventBy(1)));
-    this.inView = el("div", "sgnb-ruled sgnb-time-window", {});
+    this.inView = el("div", "sgnb-ruled sgnb-time-window");
     fill(this.side, this.about, this.step, moves, this.inView);
     this.acts = actsBar(this.store, { say: words => this.region.say(words), window: () => this.window });
     fill(this.foot, this.acts.element);
@@ -210,7 +205,7 @@ export class TimelineView extends View {
     this.index.sync();
     this._follow();
     const shown = this.mode !== "table";
-    this.chart.hidden = !shown;
+    this.chart.hidden = this.legendNode.hidden = !shown;
     this.twin.hidden = shown;
     this.host.dataset.mode = this.mode;
     const width = Math.max(160, this.body.clientWidth - 20);

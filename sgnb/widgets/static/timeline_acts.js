@@ -3,7 +3,7 @@
 // The kernel does the work (sgnb/widgets/file_verbs.py) and answers by store.ask. One form is open at a time; a comparison is
 // asked for by number until it is done, failed or cancelled.
 
-import { el, fill, setText, table } from "./dom.js";
+import { button, el, fill, on, setText, table } from "./dom.js";
 import { count, seconds, share } from "./format.js";
 
 const POLICIES = ["lpm", "fcfs", "dfs-weight", "lof", "priority", "random"];
@@ -13,11 +13,11 @@ const RECORD_POLL = 1000;
 /** `{element, update, close}`; `say(words)` tells the live region, `window()` gives {from, to}. */
 export function actsBar(store, { say, window: windowOf }) {
   const acts = { open: "", recording: null, file: "", job: "", timer: 0, asked: -Infinity, closed: false };
-  const button = (words, name) => el("button", "sgnb-button", { type: "button", "aria-expanded": "false", onclick: () => (acts.open === name ? shut() : show(name)) }, words);
-  const save = button("Save recording…", "save");
-  const perfetto = button("Export Perfetto…", "perfetto");
-  const compare = button("Compare policies…", "compare");
-  const status = el("span", "sgnb-dim sgnb-time-status", {});
+  const opens = (words, name) => button(words, () => (acts.open === name ? shut() : show(name)), { "aria-expanded": "false" });
+  const save = opens("Save recording…", "save");
+  const perfetto = opens("Export Perfetto…", "perfetto");
+  const compare = opens("Compare policies…", "compare");
+  const status = el("span", "sgnb-dim sgnb-time-status");
   const form = el("div", "sgnb-time-form", { hidden: true });
   const answer = el("div", "sgnb-time-answer", { hidden: true });
   const element = el("div", "sgnb-time-acts", {}, el("div", "sgnb-time-act-row", {}, save, perfetto, compare, status), form, answer);
@@ -55,11 +55,11 @@ export function actsBar(store, { say, window: windowOf }) {
     }
     return form.querySelector("input")?.focus();
   };
-  const submit = (words, act) => el("button", "sgnb-button sgnb-time-go", { type: "button", onclick: act }, words);
-  const cancel = () => el("button", "sgnb-button", { type: "button", onclick: shut }, "Cancel");
+  const submit = (words, act) => button(words, act, { className: "sgnb-time-go" });
+  const cancel = () => button("Cancel", shut);
   const input = (label, value, act) => {
     const node = el("input", "sgnb-input sgnb-time-file", { type: "text", "aria-label": label, value, spellcheck: "false" });
-    node.addEventListener("keydown", event => {
+    on(node, "keydown", event => {
       event.stopPropagation();
       if (event.key === "Enter") act();
       if (event.key === "Escape") shut();
@@ -144,11 +144,11 @@ export function actsBar(store, { say, window: windowOf }) {
   /** Ask for a comparison until it has ended. */
   function wait(began) {
     if (acts.closed || !acts.job) return;
-    const drop = el("button", "sgnb-button", { type: "button", onclick: () => {
+    const drop = button("Cancel", () => {
       store.ask("compared", { job: acts.job, cancel: true }).catch(() => {});
       acts.job = "";
       tell("The comparison was cancelled.");
-    } }, "Cancel");
+    });
     const words = el("span", "", {}, `Simulating …`);
     tell([el("p", "sgnb-time-busy", {}, words, " ", drop)]);
     say("Simulating.");

@@ -2,6 +2,7 @@
 //
 // `view` is the TimelineView. Its window changes through `look` and `zoomAt` alone, what is chosen through its store.
 
+import { on } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, plural } from "./format.js";
 import { LANE } from "./timeline_lanes.js";
@@ -28,9 +29,9 @@ export function listen(view) {
       if (record) store.select({ kind: "request", id: record.rid });
     },
   });
-  for (const canvas of [top, lanes]) canvas.addEventListener("wheel", event => turned(view, event, canvas), { passive: false });
-  top.addEventListener("dblclick", event => store.goTo(timeAt(view, event, top)));
-  view.scroll.addEventListener("scroll", () => view.changed());
+  for (const canvas of [top, lanes]) on(canvas, "wheel", event => turned(view, event, canvas), { passive: false });
+  on(top, "dblclick", event => store.goTo(timeAt(view, event, top)));
+  on(view.scroll, "scroll", () => view.changed());
   hearOverview(view, view.overview.canvas);
 }
 
@@ -44,14 +45,14 @@ function timeAt(view, event, canvas) {
 /** A press on the axis moves the playhead, a drag elsewhere the window; `click` is what did neither. */
 function hearDrags(view, canvas, { onAxis = () => false, click }) {
   let held = null;
-  canvas.addEventListener("pointerdown", event => {
+  on(canvas, "pointerdown", event => {
     canvas.focus({ preventScroll: true });
     canvas.setPointerCapture(event.pointerId);
     const y = event.clientY - canvas.getBoundingClientRect().top;
     held = { x: event.clientX, window: view.window, axis: onAxis(y), moved: false };
     if (held.axis) view.store.goTo(timeAt(view, event, canvas));
   });
-  canvas.addEventListener("pointermove", event => {
+  on(canvas, "pointermove", event => {
     if (!held) return hover(view, event, canvas);
     view.tip.hide();
     if (held.axis) return view.store.goTo(timeAt(view, event, canvas));
@@ -61,12 +62,12 @@ function hearDrags(view, canvas, { onAxis = () => false, click }) {
     const shift = ((held.x - event.clientX) / view.geometry.width) * (to - from);
     return view.look(from + shift, to + shift);
   });
-  canvas.addEventListener("pointerup", event => {
+  on(canvas, "pointerup", event => {
     if (held && !held.moved && !held.axis) click(event);
     held = null;
   });
-  canvas.addEventListener("pointercancel", () => (held = null));
-  canvas.addEventListener("pointerleave", () => view.tip.hide());
+  on(canvas, "pointercancel", () => (held = null));
+  on(canvas, "pointerleave", () => view.tip.hide());
 }
 
 /** The wheel zooms, sideways it moves the window. */
@@ -87,12 +88,12 @@ function hearOverview(view, canvas) {
     const span = view.window.to - view.window.from;
     view.look(time - span / 2, time + span / 2);
   };
-  canvas.addEventListener("pointerdown", event => {
+  on(canvas, "pointerdown", event => {
     canvas.setPointerCapture(event.pointerId);
     seek(event);
   });
-  canvas.addEventListener("pointermove", event => event.buttons && seek(event));
-  canvas.addEventListener("wheel", event => {
+  on(canvas, "pointermove", event => event.buttons && seek(event));
+  on(canvas, "wheel", event => {
     if (document.activeElement !== canvas) return;
     event.preventDefault();
     view.zoom(event.deltaY < 0 ? 1 : -1);

@@ -1,7 +1,7 @@
 // The right column of the batch timeline: a request, a step with its decisions, figures of the window; and the tables that
 // are the twin of the canvases. Builds elements from plain records; asks nothing.
 
-import { el, fill, table } from "./dom.js";
+import { el, fill, on, table } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, plural, seconds, share } from "./format.js";
 import { lanesIn, waitsOf, windowFigures } from "./timeline_data.js";
@@ -45,9 +45,9 @@ function splitNode(step) {
   const forward = step.computed - step.from;
   const sample = step.sampled - step.computed;
   const percent = value => `${Math.min(100, (100 * value) / whole).toFixed(2)}%`;
-  const above = el("span", "sgnb-time-plan", {});
+  const above = el("span", "sgnb-time-plan");
   above.style.width = percent(plan);
-  const bar = el("span", "sgnb-time-bar", {}, el("span", "sgnb-time-forward", {}), el("span", "sgnb-time-sample", {}));
+  const bar = el("span", "sgnb-time-bar", {}, el("span", "sgnb-time-forward"), el("span", "sgnb-time-sample"));
   bar.firstChild.style.width = percent(forward);
   bar.lastChild.style.width = percent(sample);
   const under = step.event.schedule_under ? `, under step ${count(step.event.schedule_under)}` : "";
@@ -75,8 +75,8 @@ function batchTable(event, find, choose) {
     const record = find(row.rid);
     const [kind, words] = rowWords(row, record);
     const line = el("tr", "", { tabindex: 0 }, el("td", "", {}, nameNode(record)), el("td", "", {}, kind), el("td", "sgnb-num", {}, words));
-    line.addEventListener("click", () => choose(row.rid));
-    line.addEventListener("keydown", key => {
+    on(line, "click", () => choose(row.rid));
+    on(line, "keydown", key => {
       if (key.key !== "Enter") return;
       key.preventDefault();
       key.stopPropagation();

@@ -2,8 +2,8 @@
 // view.js's; layout is tree_data.js's, drawing tree_draw.js's, what stands beside it tree_side.js's.
 
 import { segmented } from "./controls.js";
-import { el, fill, sharpCanvas } from "./dom.js";
-import { nameOf } from "./fold.js";
+import { el, fill, on, sharpCanvas } from "./dom.js";
+import { nameIn, nameOf } from "./fold.js";
 import { count, oneLine, plural, seconds } from "./format.js";
 import { NodeTexts } from "./node_texts.js";
 import { flightsOf, layoutLinks, layoutTree, reach, recentlyGone } from "./tree_data.js";
@@ -39,7 +39,7 @@ export class TreeView extends View {
     });
     this.tools.prepend(this.findBox("Find text or request"), this._switch.element);
     this._map = sharpCanvas("sgnb-tree-canvas", "Radix tree");
-    this._spacer = el("div", "sgnb-tree-spacer", {});
+    this._spacer = el("div", "sgnb-tree-spacer");
     this._scroll = el("div", "sgnb-tree-scroll", {}, this._spacer, this._map.canvas);
     this._legendNode = this.legend([
       ["tree-locked", "locked, with count"],
@@ -59,15 +59,15 @@ export class TreeView extends View {
 
   _listen() {
     const { canvas } = this._map;
-    canvas.addEventListener("pointermove", event => {
+    on(canvas, "pointermove", event => {
       const block = this._blockAt(event);
       canvas.style.cursor = block ? "pointer" : "";
       if (!block) return this.tip.hide();
       const box = this.host.getBoundingClientRect();
       this.tip.show(event.clientX - box.left, event.clientY - box.top, this._words(block));
     });
-    canvas.addEventListener("pointerleave", () => this.tip.hide());
-    canvas.addEventListener("click", event => {
+    on(canvas, "pointerleave", () => this.tip.hide());
+    on(canvas, "click", event => {
       canvas.focus({ preventScroll: true });
       const block = this._blockAt(event);
       if (!block) return;
@@ -76,18 +76,18 @@ export class TreeView extends View {
         this.changed();
       } else this.store.select({ kind: block.kind === "flight" ? "request" : "node", id: block.id });
     });
-    canvas.addEventListener("dblclick", event => {
+    on(canvas, "dblclick", event => {
       const block = this._blockAt(event);
       if (block?.kind === "node") this._zoomTo(block.node);
     });
-    canvas.addEventListener("wheel", event => {
+    on(canvas, "wheel", event => {
       if (document.activeElement !== canvas || !this._scale) return;
       if (!event.ctrlKey && !event.shiftKey && this._spacer.offsetHeight > this._scroll.clientHeight) return; // rows scroll
       event.preventDefault();
       const x = event.clientX - canvas.getBoundingClientRect().left;
       this._zoomBy(event.deltaY < 0 ? 1.25 : 0.8, (this._domain?.[0] ?? 0) + x / this._scale);
     }, { passive: false });
-    this._scroll.addEventListener("scroll", () => this.changed());
+    on(this._scroll, "scroll", () => this.changed());
   }
 
   // ---------------------------------------------------------------- selection and zoom
@@ -233,7 +233,7 @@ export class TreeView extends View {
   }
 
   name(rid) {
-    return nameOf(this.store.history.requests.get(rid) ?? { rid });
+    return nameIn(this.store.history, rid);
   }
 
   copy() {

@@ -2,7 +2,7 @@
 // was not cached, the twin of real elements. Gets the view (tree.js); draws nothing.
 
 import { equalAgain, reasonOf } from "./causes.js";
-import { el, fill, table } from "./dom.js";
+import { button, el, fill, table } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, oneLine, plural, seconds } from "./format.js";
 import { runsOf } from "./tree_data.js";
@@ -14,16 +14,15 @@ const NAMES = 6;
 const dim = text => el("span", "sgnb-dim", {}, text);
 const line = (...parts) => el("p", "", {}, ...parts);
 const heading = text => el("h3", "", {}, text);
-const button = (text, onclick) => el("button", "sgnb-button", { type: "button", onclick }, text);
 const buttons = (...list) => el("div", "sgnb-buttons", {}, ...list);
 
 export class TreeSide {
   constructor(view) {
     this.view = view;
     this.store = view.store;
-    this.path = el("div", "", {});
-    this.prompts = el("div", "sgnb-tree-prompts", {});
-    this.reason = el("div", "sgnb-tree-why", {});
+    this.path = el("div", "");
+    this.prompts = el("div", "sgnb-tree-prompts");
+    this.reason = el("div", "sgnb-tree-why");
     this.twin = el("div", "sgnb-tree-twin", { role: "tree", "aria-label": "Nodes of the radix tree", tabindex: -1 });
     this._why = ""; // the request that is asked about
     this._partings = new Map(); // rid → answer of `prompt`

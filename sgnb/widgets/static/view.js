@@ -11,7 +11,7 @@
 // first draw, host.dataset.seq the number of the last event drawn: tests wait for them.
 
 import { emptyNode, emptyState, helpDialog, liveRegion, playheadBar, tooltip } from "./controls.js";
-import { el, fill, setText } from "./dom.js";
+import { button, el, fill, on, setText } from "./dom.js";
 import { onSettings } from "./settings.js";
 
 const DETAILS_EVERY = 250;
@@ -46,11 +46,11 @@ export class View {
     host.setAttribute("role", "group");
     host.setAttribute("aria-label", this.constructor.title);
     host.dataset.kind = this.kind;
-    this._titleFacts = el("span", "sgnb-viewfacts", {});
-    this.engineName = el("span", "sgnb-dim sgnb-engine", {});
-    this.tools = el("div", "sgnb-tools", {});
+    this._titleFacts = el("span", "sgnb-viewfacts");
+    this.engineName = el("span", "sgnb-dim sgnb-engine");
+    this.tools = el("div", "sgnb-tools");
     this.playhead = playheadBar(store);
-    this.helpButton = el("button", "sgnb-button sgnb-icon", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => this._help() }, "?");
+    this.helpButton = button("?", () => this._help(), { className: "sgnb-icon", title: "Keys ( ? )", "aria-label": "Keys" });
     this.playhead.element.append(this.helpButton);
     this._header = el(
       "div",
@@ -59,15 +59,15 @@ export class View {
       el("h2", "sgnb-title", {}, this.constructor.title),
       this.engineName,
       this._titleFacts,
-      el("span", "sgnb-space", {}),
+      el("span", "sgnb-space"),
       this.tools,
       this.playhead.element
     );
-    this.body = el("div", "sgnb-viewbody", {});
+    this.body = el("div", "sgnb-viewbody");
     this.side = el("aside", "sgnb-side", { "aria-label": "Details" });
     this.main = el("div", "sgnb-main", {}, this.body, this.side);
-    this.foot = el("div", "sgnb-foot", {});
-    this.drawer = el("button", "sgnb-button sgnb-drawer", { type: "button", "aria-expanded": "false", onclick: () => this._toggleDrawer() }, "Details");
+    this.foot = el("div", "sgnb-foot");
+    this.drawer = button("Details", () => this._toggleDrawer(), { className: "sgnb-drawer", "aria-expanded": "false" });
     this.tools.append(this.drawer);
     this._cover = el("div", "sgnb-cover", { hidden: true });
     this.note = el("div", "sgnb-notice", { hidden: true, role: "note" });
@@ -77,7 +77,7 @@ export class View {
     this.tip = tooltip(host);
     this._help = helpDialog(host);
     this.build();
-    host.addEventListener("keydown", event => this._key(event));
+    on(host, "keydown", event => this._key(event));
     this._offs.push(store.subscribe(what => this._told(what)), onSettings(() => this.changed()));
     this._watch();
   }
@@ -122,15 +122,15 @@ export class View {
   /** The button behind which a legend goes where a view is narrow (view.css). */
   legendButton(legend) {
     legend.classList.add("sgnb-folding");
-    const button = el("button", "sgnb-button sgnb-legend-button", { type: "button", "aria-expanded": "false", onclick: () => button.setAttribute("aria-expanded", String(legend.classList.toggle("sgnb-open"))) }, "Legend");
-    return button;
+    const made = button("Legend", () => made.setAttribute("aria-expanded", String(legend.classList.toggle("sgnb-open"))), { className: "sgnb-legend-button", "aria-expanded": "false" });
+    return made;
   }
 
   /** A find box; `find(text)` of the view is called as it is typed. */
   findBox(label) {
     this.findInput = el("input", "sgnb-input sgnb-find", { type: "search", placeholder: label, "aria-label": label, spellcheck: "false" });
-    this.findInput.addEventListener("input", () => this.find(this.findInput.value));
-    this.findInput.addEventListener("keydown", event => {
+    on(this.findInput, "input", () => this.find(this.findInput.value));
+    on(this.findInput, "keydown", event => {
       event.stopPropagation();
       if (event.key !== "Escape") return;
       this.findInput.value = "";
@@ -160,26 +160,17 @@ export class View {
     resize.observe(this.host);
     const inside = new IntersectionObserver(entries => this._see(entries.at(-1).isIntersecting));
     inside.observe(this.host);
-    const page = () => this._see(this._inside);
-    document.addEventListener("visibilitychange", page);
-    const theme = new MutationObserver(() => {
-      this._colours = null;
-      this.changed();
-    });
-    theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] });
-    const contrast = matchMedia("(forced-colors: active)");
-    const onContrast = () => {
+    const repaint = () => {
       this._colours = null;
       this.changed();
     };
-    contrast.addEventListener("change", onContrast);
-    this._offs.push(
-      () => resize.disconnect(),
-      () => inside.disconnect(),
-      () => theme.disconnect(),
-      () => document.removeEventListener("visibilitychange", page),
-      () => contrast.removeEventListener("change", onContrast)
-    );
+    const theme = new MutationObserver(repaint);
+    theme.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-jp-theme-name", "class"] });
+    const gone = new AbortController();
+    const { signal } = gone;
+    on(document, "visibilitychange", () => this._see(this._inside), { signal });
+    on(matchMedia("(forced-colors: active)"), "change", repaint, { signal });
+    this._offs.push(() => gone.abort(), ...[resize, inside, theme].map(observer => () => observer.disconnect()));
   }
 
   _see(inside) {
