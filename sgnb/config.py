@@ -129,6 +129,11 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for field in self.__struct_fields__:
             if field in KNOBS:
                 KNOBS[field].check(getattr(self, field))
+        if self.max_total_tokens is not None and self.max_total_tokens < self.page_size:
+            raise LimitError(
+                f"max_total_tokens must be at least one page, which page_size makes {self.page_size} slots, "
+                f"not {self.max_total_tokens}"
+            )
         return self
 
     @classmethod

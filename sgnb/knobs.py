@@ -16,6 +16,9 @@ import msgspec
 from sgnb.errors import LimitError
 
 Kind = Literal["whole", "number", "switch", "choice", "text"]
+MOST = (1 << 31) - 1
+"""The largest whole number of a knob or parameter without a smaller bound: what the engine counts, it counts in 32 bits."""
+MAX_SEED = (1 << 63) - 1
 _WORDS: dict[str, Any] = {"none": None, "true": True, "on": True, "false": False, "off": False}
 
 
@@ -55,7 +58,13 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         """Raise LimitError, with the legal range, unless ``value`` is legal."""
         if not self._is_legal(value):
             unit = f" [{self.unit}]" if self.unit else ""
-            raise LimitError(f"{self.name} must be {self.legal}{unit}, not {value!r}", hint=self.what)
+            huge = f", at most {self._most:,}" if type(value) is int and abs(value) > self._most else ""
+            raise LimitError(f"{self.name} must be {self.legal}{unit}{huge}, not {value!r}", hint=self.what)
+
+    @property
+    def _most(self) -> float:
+        """The largest whole number; what has no bound at all is a seed."""
+        return self.high if self.high is not None else MOST if self.low is not None else MAX_SEED
 
     def _is_legal(self, value: Any) -> bool:
         if any(type(value) is type(other) and value == other for other, _ in self.also):
@@ -67,6 +76,8 @@ class Knob(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == "text":
             return isinstance(value, str)
         if type(value) is not int and not (self.kind == "number" and type(value) is float):
+            return False
+        if self.kind == "whole" and abs(value) > self._most:
             return False
         over = self.high is not None and value > self.high
         return math.isfinite(value) and not over and (self.low is None or value >= self.low)

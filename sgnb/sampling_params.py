@@ -19,17 +19,17 @@ import msgspec
 from sgnb.config import MAX_STOP_BYTES, MAX_STOPS
 from sgnb.constraints import KINDS, Constraint, check_constraint
 from sgnb.errors import LimitError
+from sgnb.knobs import MAX_SEED, MOST
 
 MAX_BIASED = 1024
-MAX_SEED = 2**63 - 1
 LEGAL = {
-    "max_new_tokens": "a whole number of at least 0",
+    "max_new_tokens": "a whole number in 0..2^31-1",
     "min_new_tokens": "a whole number in 0..max_new_tokens",
     "stop": f"a text or a list of at most {MAX_STOPS} texts",
     "stop_token_ids": f"a list of at most {MAX_STOPS} token ids",
     "temperature": "a number in 0..100",
     "top_p": "a number in (0, 1]",
-    "top_k": "a whole number of at least 1, or -1 (all)",
+    "top_k": "a whole number in 1..2^31-1, or -1 (all)",
     "min_p": "a number in 0..1",
     "frequency_penalty": "a number in -2..2",
     "presence_penalty": "a number in -2..2",
@@ -38,7 +38,7 @@ LEGAL = {
     "ignore_eos": "true or false",
     "return_logprob": "true or false",
     "top_logprobs_num": "a whole number in 0..20",
-    "logprob_start_len": "a whole number of at least -1",
+    "logprob_start_len": "a whole number in -1..2^31-1",
     "return_text_in_logprobs": "true or false",
     "regex": "a text",
     "json_schema": "a text or a dict",
@@ -141,7 +141,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def check(self) -> SamplingParams:
         """Refuse values out of range, naming parameter, value and range. Returns self."""
-        if self.max_new_tokens < 0:
+        if not 0 <= self.max_new_tokens <= MOST:
             raise self._refused("max_new_tokens")
         if not 0 <= self.min_new_tokens <= max(self.max_new_tokens, 0):
             raise self._refused("min_new_tokens")
@@ -161,13 +161,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for token, bias in self.logit_bias:
             if not -1000 <= bias <= 1000:
                 raise LimitError(f"logit_bias of id {token} must be in -1000..1000, not {bias}")
-        if self.top_k != -1 and self.top_k < 1:
+        if self.top_k != -1 and not 1 <= self.top_k <= MOST:
             raise self._refused("top_k")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise self._refused("seed")
         if not 0 <= self.top_logprobs_num <= 20:
             raise self._refused("top_logprobs_num")
-        if self.logprob_start_len < -1:
+        if not -1 <= self.logprob_start_len <= MOST:
             raise self._refused("logprob_start_len")
         given = [kind for kind in KINDS if getattr(self, kind) is not None]
         if len(given) > 1:

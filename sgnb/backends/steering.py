@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from sgnb.backends.base import Backend
 from sgnb.backends.client import EngineClient
+from sgnb.errors import LimitError
 from sgnb.knobs import find_knob
 
 
@@ -17,6 +18,16 @@ class HasSession(Protocol):
     """A ``State``."""
 
     sid: str
+
+
+def _sid_of(state: HasSession) -> str:
+    sid = getattr(state, "sid", None)
+    if not isinstance(sid, str):
+        raise LimitError(
+            f"a state is pinned, not {type(state).__name__}",
+            hint="Give what run() returned, or one of its branches.",
+        )
+    return sid
 
 
 class Steering(Backend):
@@ -58,11 +69,11 @@ class Steering(Backend):
     def pin(self, state: HasSession) -> dict[str, Any]:
         """Keep the KV of a state's text from being evicted until ``unpin``; at most half of the pool. ``pinned``: how many
         slots. LimitError when the state has no session in this engine."""
-        return self.client.control("pin", {"sid": state.sid})
+        return self.client.control("pin", {"sid": _sid_of(state)})
 
     def unpin(self, state: HasSession) -> dict[str, Any]:
         """Undo ``pin``."""
-        return self.client.control("unpin", {"sid": state.sid})
+        return self.client.control("unpin", {"sid": _sid_of(state)})
 
     def stacks(self) -> str:
         """What every thread of the engine's processes does now, as text; also of an engine that is stuck."""

@@ -126,16 +126,23 @@ def test_token_ids_out_of_range_are_refused_with_the_range(torch_engine):
             torch_engine.generate(input_ids=[1, bad])
 
 
+def test_F29_what_is_no_state_is_not_pinned(stub):
+    for wrong in ("x", None, 5):
+        for call in (stub.pin, stub.unpin):
+            with pytest.raises(LimitError, match=f"a state is pinned, not {type(wrong).__name__}"):
+                call(wrong)
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"max_new_tokens": -1}, "at least 0"),
-        ({"max_new_tokens": True}, "a whole number of at least 0, not True"),
-        ({"max_new_tokens": "5"}, "a whole number of at least 0, not '5'"),
+        ({"max_new_tokens": -1}, r"0\.\.2\^31-1, not -1"),
+        ({"max_new_tokens": True}, r"a whole number in 0\.\.2\^31-1, not True"),
+        ({"max_new_tokens": "5"}, r"a whole number in 0\.\.2\^31-1, not '5'"),
         ({"temperature": float("nan")}, "0..100"),
         ({"temperature": "hot"}, r"temperature must be a number in 0\.\.100, not 'hot'"),
         ({"top_p": 0}, r"a number in \(0, 1\]"),
-        ({"top_k": 0}, r"at least 1, or -1 \(all\)"),
+        ({"top_k": 0}, r"1\.\.2\^31-1, or -1 \(all\)"),
         ({"min_p": 1.5}, "0..1"),
         ({"frequency_penalty": 3}, "-2..2"),
         ({"repetition_penalty": 0}, r"a number in \(0, 2\]"),

@@ -12,8 +12,10 @@ from scheduler_rig import Rig
 from sgnb import knob_words
 from sgnb.completion import candidates
 from sgnb.config import OBJECTIVES, EngineArgs, default_of
-from sgnb.errors import LimitError
-from sgnb.knobs import KNOBS, LIVE, find_knob
+from sgnb.engine import model_store
+from sgnb.engine.model_executor.model_runner import create_runner
+from sgnb.errors import EngineStartError, LimitError
+from sgnb.knobs import KNOBS, LIVE, MOST, find_knob
 from sgnb.messages import KnobEvent
 
 MANUAL = Path(__file__).parents[2] / "docs" / "engine.md"
@@ -53,12 +55,30 @@ def test_choices_are_those_of_the_types():
         ("objective", "fast", "balanced, throughput, latency"),
         ("context_length", 0, "at least 1, or None"),
         ("random_seed", "x", "a whole number"),
+        ("random_seed", 1 << 63, "at most 9,223,372,036,854,775,807, not 9223372036854775808"),
+        ("decode_quantum", 1 << 70, "at least 0 [tokens], at most 2,147,483,647, not 1180591620717411303424"),
+        ("max_total_tokens", 1 << 31, "at most 2,147,483,647, not 2147483648"),
+        ("max_queued_requests", 10**30, "at most 2,147,483,647"),
     ],
 )
 def test_F29_refusals_name_the_legal_range(name, value, words):
     with pytest.raises(LimitError) as caught:
         EngineArgs.make(**{name: value})
     assert name in caught.value.message and words in caught.value.message
+
+
+def test_F29_a_pool_smaller_than_a_page_is_refused():
+    with pytest.raises(LimitError, match=r"max_total_tokens must be at least one page.* 16 slots, not 10"):
+        EngineArgs.make(page_size=16, max_total_tokens=10)
+    EngineArgs.make(page_size=16, max_total_tokens=16)
+
+
+def test_F29_tables_that_no_machine_holds_are_refused_with_the_arguments_that_make_them():
+    args = EngineArgs.make(runner="stub", context_length=MOST, max_running_requests=1 << 20)
+    with pytest.raises(EngineStartError) as caught:
+        create_runner(args, model_store.ModelPath(name="stub", path=Path(), kind="gguf"), lambda *a: None)
+    assert "not enough memory" in caught.value.message
+    assert "context_length" in caught.value.hint and "max_running_requests" in caught.value.hint
 
 
 @pytest.mark.parametrize(

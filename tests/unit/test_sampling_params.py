@@ -35,6 +35,10 @@ def test_penalties_and_bias_are_taken():
         ({"logit_bias": [1, 2]}, "dict"),
         ({"logit_bias": dict.fromkeys(range(1025), 1.0)}, "1025"),
         ({"n": 2}, "n is not supported"),
+        ({"max_new_tokens": 10**30}, f"max_new_tokens must be a whole number in 0..2^31-1, not {10**30}"),
+        ({"max_new_tokens": 2**31}, "in 0..2^31-1, not 2147483648"),
+        ({"top_k": 2**64}, "in 1..2^31-1, or -1 (all)"),
+        ({"logprob_start_len": 2**64}, "in -1..2^31-1"),
     ],
 )
 def test_bad_values_are_refused_with_the_range(bad, words):

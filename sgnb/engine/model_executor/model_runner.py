@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from sgnb.config import EngineArgs
+from sgnb.engine.model_executor.drivers import is_out_of_memory
 from sgnb.engine.model_store import ModelPath
 from sgnb.errors import EngineError, EngineStartError
 from sgnb.messages import ModelWorkerBatch, ModelWorkerOutput
@@ -95,7 +96,15 @@ def create_runner(args: EngineArgs, model: ModelPath, progress: Progress) -> Bas
             f"the {args.runner} runner needs {package}, which is not installed",
             hint='pip install "sgnb[reference]"' if package == "transformers" else "pip install torch",
         ) from None
-    return cast(BaseRunner, factory(args, model, progress))
+    try:
+        return cast(BaseRunner, factory(args, model, progress))
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        raise EngineStartError(
+            f"this machine has not enough memory for the model and its tables: {error}",
+            hint="Launch with a smaller max_total_tokens, max_running_requests or context_length, or a smaller model.",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,7 +152,7 @@ def _queue_full(scheduler: Scheduler) -> ErrorInfo | None:
     return _error(
         "queue_full",
         f"{waiting} requests wait already, max_queued_requests is {most}",
-        "Send fewer at once, or launch with a larger max_queued_requests.",
+        "Send fewer at once, or let more wait: %sgl set max_queued_requests N.",
     )
 
 
