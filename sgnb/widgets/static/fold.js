@@ -130,16 +130,20 @@ export class EngineState {
         if (node) this.nodes.set(id, node);
         else this.nodes.delete(id);
       }
+      const { owners, kinds, written, ownerNames, ownerNode, ownerCount, ownerDecode, _places: known } = this; // laid by the hundred
       for (let at = 0; at < cells.length; at += 4) {
         const slot = cells[at];
-        this.owners[slot] = cells[at + 1];
-        this.kinds[slot] = cells[at + 2];
-        this.written[slot] = cells[at + 3];
+        owners[slot] = cells[at + 1];
+        kinds[slot] = cells[at + 2];
+        written[slot] = cells[at + 3];
       }
-      for (const [place] of places) if (this._places.get(this.ownerNames[place]) === place) this._places.delete(this.ownerNames[place]);
-      for (const [place, ...values] of places) {
-        OWNER_FIELDS.forEach((name, field) => (this[name][place] = values[field]));
-        if (!place || this.ownerCount[place]) this._places.set(this.ownerNames[place], place);
+      for (const [place] of places) if (known.get(ownerNames[place]) === place) known.delete(ownerNames[place]);
+      for (const [place, name, node, count, decode] of places) {
+        ownerNames[place] = name;
+        ownerNode[place] = node;
+        ownerCount[place] = count;
+        ownerDecode[place] = decode;
+        if (!place || count) known.set(name, place);
       }
     }
     const head = changes.at(-1)?.head;

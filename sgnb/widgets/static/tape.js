@@ -186,8 +186,15 @@ export class Tape {
     const points = this._points;
     if (!points.length) return this.live;
     const index = Math.max(0, lastBefore(points, point => point.time <= time));
-    const far = !scrub || scrub.until > time || points[index].seq - scrub.state.seq > EVENTS_A_POINT;
-    if (far || scrub.state.seq + 1 < this.firstSeq) scrub = this._scrub = { state: this._restored(index, scrub?.state) };
+    const back = !scrub || scrub.until > time || scrub.state.seq + 1 < this.firstSeq;
+    if (back) scrub = this._scrub = { state: this._restored(index, scrub?.state) };
+    else if (points[index].seq - scrub.state.seq > EVENTS_A_POINT) {
+      // Forward, only what changed since is laid, unless a whole copy lies between.
+      const from = lastBefore(points, point => point.seq <= scrub.state.seq) + 1;
+      const between = points.slice(from, index + 1).map(point => point.change);
+      if (between.every(Boolean)) scrub.state.lay(between);
+      else scrub.state = this._restored(index, scrub.state);
+    }
     this._replay(scrub.state, time);
     scrub.until = time;
     return scrub.state;
