@@ -33,6 +33,47 @@ def test_F34_every_token_once_whatever_the_chunks(chunk, start):
     assert told_of(Rig(chunked_prefill_size=chunk), 1, logprob_start_len=start) == expected(start)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        {},
+        {"chunked_prefill_size": 7},
+        {"enable_overlap": True, "page_size": 4},
+        {"disable_radix_cache": True},
+    ],
+    ids=str,
+)
+def test_F34_a_prompt_is_scored_without_a_token_being_drawn(args):
+    rig = Rig(**args)
+    for n, start in enumerate((0, 30, len(PROMPT) - 2, len(PROMPT) - 1, 0)):
+        beside = rig.decode(10 + n, [*PROMPT[:40], 65 + n], max_new_tokens=5)
+        told = rig.run(n, PROMPT, return_logprob=True, logprob_start_len=start, max_new_tokens=0)
+        assert [(one.id, one.logprob) for one in told.input_logprobs] == expected(start)
+        assert told.ids == [] and told.finish.type == "length" and told.meta.completion_tokens == 0
+        rig.drain()
+        assert rig.told[beside].ids == alone([*PROMPT[:40], 65 + n], max_new_tokens=5).ids
+    plain = rig.run(20, PROMPT, max_new_tokens=0, return_logprob=True)
+    assert plain.input_logprobs == [] and plain.finish.type == "length"
+    rig.open(30)
+    rig.decode(31, PROMPT, sid=30, fresh=False, return_logprob=True, logprob_start_len=0, max_new_tokens=0)
+    rig.drain()
+    going_on = rig.decode(32, b" and on", sid=30, fresh=False, max_new_tokens=3)
+    rig.drain()
+    assert rig.told[going_on].ids == alone(bytes(PROMPT) + b" and on", max_new_tokens=3).ids, (
+        "the session has its prompt"
+    )
+
+
+def test_F34_a_prompt_that_is_scored_needs_the_pool_and_not_more():
+    for length, code in ((64, None), (65, "context")):
+        rig = Rig(max_total_tokens=64, context_length=100)
+        asked = {"return_logprob": True, "logprob_start_len": 0, "max_new_tokens": 0}
+        told = rig.run(1, b"x" * length, **asked)
+        assert (told.finish.error.code if told.finish.error else None) == code
+        assert len(told.input_logprobs) == (length if code is None else 0)
+        assert rig.run(2, b"x" * 65, max_new_tokens=0).finish.type == "length", "nothing is computed of it"
+
+
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_cache_match_is_capped_and_the_event_says_why(page_size):
     rig = Rig(page_size=page_size)

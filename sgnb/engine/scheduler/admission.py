@@ -49,8 +49,10 @@ def refusal(
             [token for option in selection.options for token in option], scheduler.runner.vocab_size
         )
         bad = bad or _too_long(scheduler, kept + len(msg.ids), selection)
+    length = kept + len(msg.ids)
+    scored = msg.params.return_logprob and 0 <= msg.params.logprob_start_len < length - 1
     new = msg.params.max_new_tokens if selection is None else 0  # what options take, _too_long has weighed
-    return bad or _never_fits(scheduler, kept + len(msg.ids), new) or _queue_full(scheduler)
+    return bad or _never_fits(scheduler, length, new, scored) or _queue_full(scheduler)
 
 
 def join_refusal(scheduler: Scheduler, msg: SessionJoin, parent: Session) -> ErrorInfo | None:
@@ -83,7 +85,8 @@ def bad_ids(ids: list[int], vocab_size: int) -> ErrorInfo | None:
     return None
 
 
-def _never_fits(scheduler: Scheduler, prompt: int, new: int) -> ErrorInfo | None:
+def _never_fits(scheduler: Scheduler, prompt: int, new: int, scored: bool) -> ErrorInfo | None:
+    """Nothing is computed of a prompt that draws nothing, unless its log-probabilities are wanted (``scored``)."""
     context, pool = scheduler.runner.context_length, scheduler.allocator.size
     if not prompt:
         return _error(
@@ -95,7 +98,7 @@ def _never_fits(scheduler: Scheduler, prompt: int, new: int) -> ErrorInfo | None
             f"the prompt has {prompt} tokens, the model's context holds {context}, at least one of them new",
             "Shorten the prompt, or launch with a larger context_length if the model allows it.",
         )
-    if prompt > pool and new:
+    if prompt > pool and (new or scored):
         return _error(
             "context",
             f"the prompt has {prompt} tokens, the KV pool has {pool} slots: it can never fit",

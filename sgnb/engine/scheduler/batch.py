@@ -57,7 +57,7 @@ class ScheduleBatch:
         for req, start, count in zip(reqs, prefix_lens, extend_lens, strict=True):
             fill = req.fill_ids()
             input_ids += fill[start : start + count].tolist()
-            sample.append(req.draws and start + count == len(fill))
+            sample.append(not req.only_computes and start + count == len(fill))
         batch = cls(
             "extend", reqs, extend_lens, prefix_lens, input_ids, [], sample, copies=copies, prompts=len(reqs)
         )

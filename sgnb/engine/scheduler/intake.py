@@ -168,7 +168,8 @@ class Intake:
         scheduler.event(req, "queued")
         if error is not None:
             scheduler.finish(req, Finish(type="error", error=error))
-        elif req.params.max_new_tokens == 0:
+        elif req.params.max_new_tokens == 0 and req.next_scored is None:
+            req.open_input_logprobs()
             scheduler.finish(req, Finish(type="length"))
         elif req.constraint is not None:
             scheduler.await_grammar(req, req.constraint)

@@ -161,6 +161,12 @@ class Req:
         return self.selection is None and not self.background
 
     @property
+    def only_computes(self) -> bool:
+        """True when no token is drawn once its prompt has its KV: of a select, in the background, and of a generation of no
+        token that asks for log-probabilities of its prompt."""
+        return not self.draws or self.params.max_new_tokens == 0
+
+    @property
     def selected(self) -> Selection:
         """The selection of a select."""
         assert self.selection is not None, "not a select"

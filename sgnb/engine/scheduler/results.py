@@ -66,7 +66,7 @@ class ResultProcessor:
                 scheduler.recorder.for_rid = req.rid
                 req.kv.store(req.fill_keys()[: req.committed])
                 if not batch.sample[row]:
-                    if not req.draws and req.committed == req.prefill_len:
+                    if req.only_computes and req.committed == req.prefill_len:
                         self.prefilled(req)
                     continue
             self._take_token(req, result.next_token_ids[row], result, row)
