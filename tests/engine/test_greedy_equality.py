@@ -72,6 +72,8 @@ TEXTS = [
 PROMPTS = [CHAT.format(q) for q in QUESTIONS] + TEXTS
 SOME = PROMPTS[::3]
 """Alone, a prompt takes eight times as long as in a batch; ``make soak`` has them all."""
+OTHERS = PROMPTS[1::3]
+"""In chunks of 7 a prompt takes several prefills, and none is found in a cache; ``make soak`` has them all."""
 
 
 @dataclass
@@ -154,7 +156,7 @@ def test_batched_by_eight_and_cached_equals_transformers(engine: Engine, referen
     )
 
 
-def test_without_cache_in_small_chunks_equals_transformers(reference: Reference) -> None:
+def without_cache_in_small_chunks(reference: Reference, prompts: list[str]) -> None:
     with launch(
         name="plain",
         dtype="float32",
@@ -163,6 +165,15 @@ def test_without_cache_in_small_chunks_equals_transformers(reference: Reference)
         disable_radix_cache=True,
         chunked_prefill_size=7,
     ) as engine:
-        results = run(engine, 8)
-    check(reference, results)
+        results = run(engine, 8, prompts)
+    check(reference, results, prompts)
     assert all(r["meta_info"]["cached_tokens"] == 0 for r in results)  # type: ignore[index]
+
+
+def test_without_cache_in_small_chunks_equals_transformers(reference: Reference) -> None:
+    without_cache_in_small_chunks(reference, OTHERS)
+
+
+@pytest.mark.soak
+def test_all_without_cache_in_small_chunks_equal_transformers(reference: Reference) -> None:
+    without_cache_in_small_chunks(reference, PROMPTS)
