@@ -17,7 +17,8 @@ LAB_SOURCES := $(wildcard labextension/src/*.ts labextension/style/* labextensio
 	labextension/package.json labextension/tsconfig.json labextension/install.json
 MODEL := smollm2-135m-instruct
 
-# Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for.
+# Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for, and by an
+# interrupt, so that it still prints what failed before.
 BUDGET_unit := 330
 BUDGET_engine := 780
 BUDGET_kernel := 350
@@ -107,14 +108,14 @@ suite-browser: | chromium
 
 suite-unit suite-engine suite-peer suite-kernel suite-browser: suite-%:
 	@echo "== $*"
-	@timeout --kill-after=20 $(BUDGET_$*) $(PYTEST) -m 'not soak' tests/$*
+	@timeout --signal=INT --kill-after=60 $(BUDGET_$*) $(PYTEST) -m 'not soak' tests/$*
 
 suite-notebooks:
 	@echo "== notebooks"
-	@timeout --kill-after=20 $(BUDGET_notebooks) $(PYTEST) tests/notebooks
+	@timeout --signal=INT --kill-after=60 $(BUDGET_notebooks) $(PYTEST) tests/notebooks
 
 soak: setup
-	@timeout --kill-after=20 $(BUDGET_soak) $(PYTEST) -m soak tests/unit tests/engine tests/kernel
+	@timeout --signal=INT --kill-after=60 $(BUDGET_soak) $(PYTEST) -m soak tests/unit tests/engine tests/kernel
 
 bench: setup
 	@for script in tests/bench/bench_*.py; do echo "== $$script"; $(PY) $$script; done
