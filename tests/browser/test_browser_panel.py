@@ -303,6 +303,7 @@ def test_restart_of_the_kernel_is_seen(lab: Any, script: str) -> None:
     lab.page.get_by_role("dialog").get_by_role("button", name="Confirm Kernel Restart").click()
     lab.panel_state("not-loaded")
     assert "restarting" in lab.page.evaluate("() => window.sgnbSeen")
+    lab.forget_late_messages()
     lab.check_clean()
 
 
@@ -376,4 +377,5 @@ def test_panel_beside_a_running_cell_after_a_reload_a_switch_of_kernels_and_a_re
     (RESULTS / "panel-times.json").write_text(
         json.dumps({name: round(ms) for name, ms in times.items()}, indent=1)
     )
+    lab.forget_late_messages()
     lab.check_clean()

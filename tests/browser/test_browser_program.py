@@ -133,6 +133,7 @@ def test_program_and_graph_in_jupyterlab(lab: Any, lab_server: Any, notebook: st
     lab.page.locator(".lm-TabBar-tab", has_text="Batch timeline").locator(".lm-TabBar-tabCloseIcon").click()
     # The graph of this very run, below it.
     view.get_by_role("button", name="Show graph").click()
+    cell.locator(".sgnb-view-graph").scroll_into_view_if_needed()
     graph = cell.locator('.sgnb-view-graph[data-ready="1"]')
     graph.wait_for()
     assert graph.locator(".sgnb-pass").count() == 9

@@ -183,10 +183,9 @@ def test_a_run_in_the_timeline_and_its_replay(lab_server: Any, lab: Any) -> None
     assert lab.cell(2).locator(".jp-OutputArea-output pre").inner_text() == "[None]"
     timeline = lab.cell(1).locator(".sgnb-view-timeline")
     timeline.locator(".sgnb-player").wait_for()
-    lab.page.wait_for_function(
-        "() => document.querySelectorAll('.sgnb-view[data-state=\"ok\"]').length === 3"
-        " || [...document.querySelectorAll('.sgnb-view')].filter(view => view.dataset.state !== 'ok').length === 0"
-    )
+    for kind in ("tree", "kv", "timeline"):  # a view draws when it is seen
+        lab.cell(1).locator(f".sgnb-view-{kind}").scroll_into_view_if_needed()
+        lab.cell(1).locator(f'.sgnb-view-{kind}[data-state="ok"]').wait_for()
     show_all(timeline)
     recorded = [event for event in events if event["t"] != "step" or event["step"] >= 1]
     check_tables(timeline, recorded)

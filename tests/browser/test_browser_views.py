@@ -50,7 +50,8 @@ def test_views_are_live_and_share_playhead_and_selection(lab: Any, notebook: str
     lab.run_cell(4)
     tree.locator("canvas").first.wait_for()
     lab.cell_done(4)
-    page.wait_for_function("() => document.querySelector('.sgnb-view-tree')?.dataset.state === 'ok'")
+    tree.scroll_into_view_if_needed()  # a view draws when it is seen
+    page.locator('.sgnb-view-tree[data-state="ok"]').wait_for()
     lab.run_cell(5)
     lab.cell_done(5)
     kv.scroll_into_view_if_needed()
@@ -70,13 +71,15 @@ def test_views_are_live_and_share_playhead_and_selection(lab: Any, notebook: str
     # A step back in one view is a step back in the other; selection is shared as well.
     newest = int(tree.get_attribute("data-step") or 0)
     tree.get_by_label("Previous step").click()
-    page.wait_for_function(
-        """step => [...document.querySelectorAll('.sgnb-view')].filter(view => view.dataset.step).every(
-             view => Number(view.dataset.step) < step)""",
-        arg=newest,
-    )
+    for view, kind in ((tree, "tree"), (kv, "kv")):
+        view.scroll_into_view_if_needed()
+        page.wait_for_function(
+            "([kind, step]) => Number(document.querySelector(`.sgnb-view-${kind}`).dataset.step) < step",
+            arg=[kind, newest],
+        )
     assert "Go live" in kv.inner_text()
     kv.get_by_role("button", name="Go live").click()
+    tree.scroll_into_view_if_needed()
     page.wait_for_function(
         "step => Number(document.querySelector('.sgnb-view-tree').dataset.step) >= step", arg=newest
     )
