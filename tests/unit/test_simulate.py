@@ -121,6 +121,28 @@ def test_every_way_to_end_and_every_setting_is_reproduced(tmp_path, args):
     same(rig)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_prompts_that_are_scored_are_computed_as_they_were(tmp_path, overlap):
+    """Log-probabilities of a prompt limit what of it may come from the cache, and may be all that is asked for."""
+    rng = random.Random(3)
+    rig = RecordedRig(max_total_tokens=400, chunked_prefill_size=16, enable_overlap=overlap)
+    rig.runner.nan_rows = lambda batch, row: rng.random() < 0.02
+    rig.record(tmp_path / "a.sgnb")
+    for n in range(60):
+        text = b"all of them begin alike" + b"%d" % (n % 7) * 4
+        asked = {"return_logprob": True, "logprob_start_len": rng.choice([-1, 0, 10, 25])}
+        rig.decode(n, text, max_new_tokens=rng.choice([0, 0, 1, 5]), ignore_eos=True, **asked)
+        if n % 5 == 0:
+            rig.select(100 + n, text, [b"one", b"two"])
+        rig.step(rng.randint(0, 3))
+    rig.drain()
+    scored = [
+        told for told in rig.told.values() if told.input_logprobs and not told.ids and not told.finish.error
+    ]
+    assert len(scored) > 5 and any(told.finish.error for told in rig.told.values())
+    same(rig)
+
+
 @pytest.mark.parametrize(
     ("seed", "args"),
     [

@@ -326,6 +326,6 @@ def bare(params: SamplingParams) -> SamplingParams:
     defaults = SamplingParams()
     keep = (
         *("max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "ignore_eos"),
-        *("return_logprob", "top_logprobs_num"),
+        *("return_logprob", "top_logprobs_num", "logprob_start_len"),
     )
     return msgspec.structs.replace(defaults, **{name: getattr(params, name) for name in keep})

@@ -372,7 +372,12 @@ class _Reader:
             sid=sid,
             client=client,
             ids=ids,
-            params=plain_params(params.max_new_tokens, seed, output.constrained),
+            params=plain_params(
+                params.max_new_tokens,
+                seed,
+                output.constrained,
+                params.logprob_start_len if params.return_logprob else -1,
+            ),
             stops=[],
             stop_token_ids=[],
             eos_token_ids=[END],

@@ -78,9 +78,12 @@ class SimulatedRunner(BaseRunner):
                 bad.append(row)
                 token = -1
             ids.append(token)
-        if self.exact and not batch.score_targets:
+        if self.exact:  # options that are scored tell it by having no scores
+            derived = self._script.derived if batch.score_targets else {}
             bad = [
-                row for row, seed in enumerate(batch.seeds) if self._goes_bad(self._output(seed), batch.step)
+                row
+                for row, seed in enumerate(batch.seeds)
+                if seed not in derived and self._goes_bad(self._output(seed), batch.step)
             ]
         return ModelWorkerOutput(
             step=batch.step,

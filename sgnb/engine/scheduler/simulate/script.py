@@ -144,11 +144,19 @@ def unpack(marks: bytes) -> list[int]:
     return list(struct.unpack(f"<{len(marks) // 4}i", marks))
 
 
-def plain_params(max_new_tokens: int, seed: int, constrained: bool = False) -> SamplingParams:
-    """Of a simulated request: only its limit matters to the scheduler, and that it has a grammar; its seed names its
-    output."""
-    regex = "." if constrained else None
-    return SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, seed=seed, regex=regex)
+def plain_params(
+    max_new_tokens: int, seed: int, constrained: bool = False, scored_from: int = -1
+) -> SamplingParams:
+    """Of a simulated request: only its limit matters to the scheduler, that it has a grammar, and from which token on the
+    log-probabilities of its prompt are wanted (-1: none are); its seed names its output."""
+    return SamplingParams(
+        max_new_tokens=max_new_tokens,
+        temperature=0.0,
+        seed=seed,
+        regex="." if constrained else None,
+        return_logprob=scored_from >= 0,
+        logprob_start_len=scored_from,
+    )
 
 
 def freely(inputs: Iterable[Input], outputs: Iterable[Output]) -> Iterator[Input]:
