@@ -83,5 +83,39 @@ def test_a_state_whose_kv_is_gone_computes_it_anew_and_says_so():
     meta = state.get_meta_info("now")
     assert meta["cached_tokens"] == 0 and meta["prompt_tokens"] > before["prompt_tokens"]
     assert state.text().startswith(text)
-    assert any("computed anew" in note for note in meta["notes"]), meta["notes"]
+    had = before["prompt_tokens"] + before["kept_tokens"] - 1  # the last token drawn was never computed
+    said = f"Of this prompt {had} tokens were computed anew: they had been cached and were flushed."
+    assert meta["notes"][0] == said
+    engine.shutdown()
+
+
+def test_a_short_state_whose_kv_made_room_says_so_too_and_one_that_lost_nothing_is_silent():
+    """However few tokens: what a state had is never computed anew in silence."""
+    engine = WholeEngine(max_total_tokens=256)
+
+    @sgl.function
+    def short(s):
+        s += "Hi." + sgl.gen("x", max_tokens=3, ignore_eos=True)
+
+    @sgl.function
+    def long(s):
+        s += "y" * 250 + sgl.gen("x", max_tokens=4, ignore_eos=True)
+
+    state = short.run(backend=engine, temperature=0.0)
+    state += "?" + sgl.gen("kept", max_tokens=2, ignore_eos=True)
+    assert state.get_meta_info("kept")["notes"] == []
+    branch = state.fork(1)[0]
+    engine.settle()
+    assert long.run(backend=engine).get_meta_info("x")["notes"] == []
+    before = state.get_meta_info("kept")
+    had = before["prompt_tokens"] + before["kept_tokens"] - 1
+    branch += "!" + sgl.gen("gone", max_tokens=2, ignore_eos=True)
+    meta = branch.get_meta_info("gone")
+    lost = had - meta["cached_tokens"]
+    assert 0 < lost < 32
+    said = f"Of this prompt {lost} tokens were computed anew: they had been cached and made room for others."
+    assert meta["notes"] == [said]
+    state += "!" + sgl.gen("there", max_tokens=2, ignore_eos=True)
+    meta = state.get_meta_info("there")
+    assert meta["cached_tokens"] >= had and meta["notes"] == []
     engine.shutdown()

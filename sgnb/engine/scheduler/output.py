@@ -121,14 +121,17 @@ def _progress(req: Req) -> ReqOutput:
 
 
 LEAST_NOTED = 32
-"""Fewer tokens computed anew are not worth a word."""
+"""Fewer tokens computed anew are not worth a word, where no state had them: others' prompts may just have begun alike."""
 _GONE = {"evicted": "made room for others", "flushed": "were flushed"}
 
 
 def _notes(req: Req) -> list[str]:
     """That a prompt's KV had been there and is computed anew."""
-    why = _GONE.get(req.match.cause) if req.match is not None else None
-    anew = len(req.prompt) - req.cached_tokens
+    cause = req.match.cause if req.match is not None else ""
+    why, anew = _GONE.get(cause), len(req.prompt) - req.cached_tokens
+    if req.lost:
+        why = why or _GONE["evicted"]
+        return [f"Of this prompt {req.lost} tokens were computed anew: they had been cached and {why}."]
     if why is None or anew < LEAST_NOTED:
         return []
     return [f"Of this prompt {anew} tokens were computed anew: some had been cached and {why}."]

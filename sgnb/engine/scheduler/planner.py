@@ -232,6 +232,7 @@ class Planner:
             if req.time_admitted is None:
                 req.time_admitted = scheduler.clock()
                 req.cached_tokens = req.committed
+                req.lost = req.lost_tokens()
                 req.first_step = scheduler.meter.forward_steps + 1
                 scheduler.meter.note_prompt(len(req.prompt), req.cached_tokens)
                 scheduler.outputs.touch(req)

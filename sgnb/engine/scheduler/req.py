@@ -74,6 +74,8 @@ class Req:
     """Ids of its session that its prompt replaced."""
     match: Match | None = None
     """What the cache had of it when it was admitted last."""
+    lost = 0
+    """Of what its session had computed, tokens that were gone when it was first admitted."""
     joined_tokens = 0
     """Tokens whose KV it copied."""
     approximate = False
@@ -260,6 +262,14 @@ class Req:
                 else self.prompt
             )
         return self._fill
+
+    def lost_tokens(self) -> int:
+        """Of what its session had computed, how many tokens its match does not reach because their KV is gone."""
+        if self.session is None or self.match is None or self.match.cause in ("disabled", "logprobs"):
+            return 0
+        page = self.kv.page_size  # a page that was never full was never cached
+        had = min(self.session.computed // page * page, len(self.prompt) - 1)
+        return max(0, had - self.committed)
 
     def fill_keys(self) -> IntArray:
         """What ``fill_ids`` are found by in the tree."""
