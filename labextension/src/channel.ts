@@ -102,6 +102,7 @@ export class Channel {
       content: { comm_id: this._comm.commId, ...content }
     } as never) as unknown as KernelMessage.IShellMessage;
     this._kernel.sendShellMessage(message, false, true);
+    hurry(this._kernel, message);
   }
 
   private _drop(): void {
@@ -152,7 +153,30 @@ function sendControl(
     session: kernel.clientId,
     content
   } as never) as unknown as KernelMessage.IControlMessage;
-  return kernel.sendControlMessage(message, true, true) as Kernel.IControlFuture<KernelMessage.IControlMessage>;
+  const future = kernel.sendControlMessage(message, true, true) as Kernel.IControlFuture<KernelMessage.IControlMessage>;
+  hurry(kernel, message);
+  return future;
+}
+
+/** What JupyterLab's connection keeps, absent from its interface. */
+interface IQueue {
+  _pendingMessages?: unknown[];
+  _sendMessage?: (message: unknown, queue: boolean) => void;
+}
+
+/**
+ * Send a message that was queued although the kernel is connected. JupyterLab holds its queue back for three seconds when
+ * the kernel's first info does not come, as beside a running cell; what goes to a subshell or to the control channel
+ * need not wait behind that. Where the connection has no such queue, the message is sent when its turn comes.
+ */
+export function hurry(kernel: Kernel.IKernelConnection, message: unknown): void {
+  const connection = kernel as unknown as IQueue;
+  const at = connection._pendingMessages?.indexOf(message) ?? -1;
+  if (at < 0 || kernel.connectionStatus !== 'connected' || typeof connection._sendMessage !== 'function') {
+    return;
+  }
+  connection._pendingMessages?.splice(at, 1);
+  connection._sendMessage(message, false);
 }
 
 /** A subshell asked for over the control channel; null where the kernel has none or does not answer. */

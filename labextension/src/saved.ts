@@ -1,6 +1,7 @@
 /**
  * What is saved stands in for a view that cannot come: after a restart of the kernel and a reload of the page the widget
- * manager knows no model of our outputs and says so in red; the same output holds its HTML table.
+ * manager knows no model of our outputs and says so in red; and after a reload beside a running cell it can ask for them only
+ * when that cell has ended. The same output holds its HTML table.
  *
  * Runs in the page, called once by the plugin. Outputs of other widgets stay as they are: ours carry `sgnb` in their
  * metadata. It looks at the page rather than at the widget manager, which has no public word for this, and so serves
@@ -27,11 +28,19 @@ type OutputArea = Widget & {
   };
 };
 
-const RENDERER = '.jp-OutputArea-child > .jupyter-widgets';
+const RENDERER = '.jp-OutputArea-child > .lm-Panel.jp-OutputArea-output:not(.sgnb-Saved), .jp-OutputArea-child > .jupyter-widgets';
+const LOADING = /^Loading widget/;
+/** A view that comes at once is not preceded by its table. */
+const PATIENCE_MS = 1000;
 
-/** The manager's own words stand where a view should: its mark on the renderer, text, and no view in it. */
-function isRefused(node: Element): boolean {
-  return node.matches(RENDERER) && node.childElementCount === 0 && node.textContent !== '';
+type Lack = 'refused' | 'loading';
+
+/** What the manager's own words say where a view should be: text, and no view in it. A refused renderer has its mark. */
+function lackOf(node: Element): Lack | null {
+  if (node.childElementCount > 0 || !node.textContent) {
+    return null;
+  }
+  return LOADING.test(node.textContent) ? 'loading' : node.classList.contains('jupyter-widgets') ? 'refused' : null;
 }
 
 /** The saved table of an output of ours; null for any other output. */
@@ -59,20 +68,25 @@ function widgetAt(roots: Iterable<Widget>, node: Node): Widget | null {
  * the output's own.
  */
 class StandIn extends Panel {
-  constructor(area: OutputArea, html: string, trans: TranslationBundle) {
+  constructor(
+    area: OutputArea,
+    readonly html: string,
+    readonly lack: Lack,
+    trans: TranslationBundle
+  ) {
     super();
-    this.html = html;
     this.addClass('jp-OutputArea-output');
     this.addClass('sgnb-Saved');
-    const words = trans.__('As it was saved: the kernel has no live view of this output. Run the cell again to see it live.');
+    const words =
+      lack === 'loading'
+        ? trans.__('As it was saved: the live view comes when the kernel is free.')
+        : trans.__('As it was saved: the kernel has no live view of this output. Run the cell again to see it live.');
     this.addWidget(new Widget({ node: element('div', 'sgnb-Saved-note', words) }));
     const renderer = area.rendermime.createRenderer('text/html');
     // Never trusted: the table needs no script, whoever wrote the file.
     void renderer.renderModel(area.rendermime.createModel({ data: { 'text/html': html }, trusted: false }));
     this.addWidget(renderer);
   }
-
-  readonly html: string;
 }
 
 class SavedOutputs {
@@ -83,8 +97,13 @@ class SavedOutputs {
 
   /** One renderer: put the saved table beside it, or take it away when the view has come after all. */
   check(node: Element): void {
-    const refused = isRefused(node);
-    if (!refused && !node.parentElement?.querySelector(':scope > .sgnb-Saved')) {
+    const lack = lackOf(node);
+    if (!lack && !node.parentElement?.querySelector(':scope > .sgnb-Saved')) {
+      return;
+    }
+    if (lack === 'loading' && !this._waited.has(node)) {
+      this._waited.add(node);
+      window.setTimeout(() => node.isConnected && this.check(node), PATIENCE_MS);
       return;
     }
     const renderer = widgetAt(this._app.shell.widgets('main'), node);
@@ -94,17 +113,20 @@ class SavedOutputs {
       return;
     }
     const outputs = area as OutputArea;
-    const html = refused ? savedHtml(outputs.model.get([...area.children()].indexOf(item))) : null;
+    const html = lack ? savedHtml(outputs.model.get([...area.children()].indexOf(item))) : null;
     const shown = item.widgets.find((one): one is StandIn => one instanceof StandIn);
-    if (shown?.html === (html ?? undefined)) {
+    if (shown && shown.html === html && shown.lack === lack) {
       return;
     }
     shown?.dispose();
-    if (html !== null) {
-      item.addWidget(new StandIn(outputs, html, this._trans));
+    if (html !== null && lack) {
+      item.addWidget(new StandIn(outputs, html, lack, this._trans));
     }
     renderer.setHidden(html !== null);
   }
+
+  /** Renderers whose view has had its time to come. */
+  private readonly _waited = new WeakSet<Element>();
 }
 
 /** Watch the page's outputs from now on. */

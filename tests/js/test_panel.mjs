@@ -223,3 +223,19 @@ test("whatever the panel says goes through the translation", () => {
   }
   assert.deepEqual(found, []);
 });
+
+test("a message to the control channel does not wait behind the main shell's", async () => {
+  const { hurry } = await import("../../labextension/src/channel.ts");
+  const sent = [];
+  const make = more => ({ connectionStatus: "connected", _pendingMessages: ["history", "ours"], _sendMessage: (message, queue) => sent.push([message, queue]), ...more });
+  const kernel = make({});
+  hurry(kernel, "ours");
+  assert.deepEqual(sent, [["ours", false]]);
+  assert.deepEqual(kernel._pendingMessages, ["history"]);
+  hurry(kernel, "ours"); // gone already
+  for (const other of [make({ connectionStatus: "connecting" }), make({ _sendMessage: undefined }), make({ _pendingMessages: undefined })]) {
+    hurry(other, "ours"); // no way to send it sooner: it keeps its place
+    assert.ok(!other._pendingMessages || other._pendingMessages.includes("ours"));
+  }
+  assert.equal(sent.length, 1);
+});
