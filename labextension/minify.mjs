@@ -76,7 +76,7 @@ for (const name of readdirSync(out).filter(file => file.endsWith('.js'))) {
   const small = await minify(await bundle(name), {
     module: true,
     ecma: 2020,
-    compress: { passes: 3, ecma: 2020, unsafe_arrows: true, unsafe_methods: true, keep_fargs: false, pure_getters: true },
+    compress: { passes: 3, ecma: 2020, unsafe: true, unsafe_arrows: true, unsafe_methods: true, keep_fargs: false, pure_getters: true },
     mangle: { properties: { regex: /^_[A-Za-z]/, reserved } },
     format: { comments: false }
   });

@@ -223,8 +223,13 @@ def test_timeline_answers_by_mouse_and_key(browser: Browser) -> None:
 
     page.keyboard.press("l")
     page.wait_for_function("() => store.isLive")
-    top.click(position={"x": 450, "y": 6})  # the axis
+    facts = page.locator(".sgnb-viewfacts")
+    assert facts.inner_text().startswith("Policy fcfs")
+    top.click(position={"x": 300, "y": 6})  # the axis, before the policy was switched
     page.wait_for_function("() => !store.isLive")
+    page.wait_for_function(
+        "() => document.querySelector('.sgnb-viewfacts').textContent.startsWith('Policy lpm')"
+    )
     page.keyboard.press("l")
     page.keyboard.press("0")
     words = in_view.inner_text().split("\n")[0]

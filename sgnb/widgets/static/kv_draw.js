@@ -218,11 +218,12 @@ export function drawPast(canvas, width, store, c) {
     context.textAlign = s === PAST_SECONDS ? "left" : s === 0 ? "right" : "center";
     context.fillText(s ? `−${s} s` : "now", X(now - s), PAST_HEIGHT + 5);
   }
+  context.font = `14px ${c.ui}`;
   context.fillStyle = c.trouble;
   context.textAlign = "center";
   for (const mark of store.history.marks) {
     if (mark.time < now - PAST_SECONDS || (mark.kind !== "evict" && mark.kind !== "retract")) continue;
-    context.fillText(mark.kind === "evict" ? "▾" : "✕", X(mark.time), 9);
+    context.fillText(mark.kind === "evict" ? "▾" : "✕", X(mark.time), 8);
   }
   if (store.isLive) return;
   const x = Math.max(GUTTER, X(store.time));

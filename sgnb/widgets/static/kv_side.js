@@ -32,7 +32,7 @@ export class KVSide {
   update() {
     const state = this.store.shown;
     if (!state.slots) return;
-    const runs = scanRuns(state);
+    const runs = this._runsOf(state);
     this._showStates(state);
     this._showSum(state);
     const half = state.stats?.num_half_filled_tokens ?? 0; // by the engine: which of a request's slots hold no token is not told
@@ -44,6 +44,12 @@ export class KVSide {
     this._showHolders(state, runs);
     if (this.view.mode === "table") this._showTable(state);
     this._askKept();
+  }
+
+  /** Its runs: all slots are looked at, so only when one has changed. */
+  _runsOf(state) {
+    if (this._scanned?.state !== state || this._scanned.version !== state.kvVersion) this._scanned = { state, version: state.kvVersion, runs: scanRuns(state) };
+    return this._scanned.runs;
   }
 
   _showStates(state) {

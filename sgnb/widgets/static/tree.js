@@ -158,7 +158,7 @@ export class TreeView extends View {
   _hit(hits) {
     this.hits = hits;
     this.changed();
-    const first = this.hits?.values().next().value;
+    const first = hits?.values().next().value;
     if (first && first !== this._revealed) this._reveal((this._revealed = first));
   }
 

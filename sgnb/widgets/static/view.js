@@ -15,6 +15,7 @@ import { button, el, fill, on, setText } from "./dom.js";
 import { onSettings } from "./settings.js";
 
 const DETAILS_EVERY = 250;
+const SAME_KEYS = { ";": "<", ":": ">", "=": "+", "−": "-" };
 
 export class View {
   constructor(host, store, options = {}) {
@@ -249,56 +250,31 @@ export class View {
     }
   }
 
-  _common(event) {
+  /** The keys of all views; true when it is one. */
+  _common({ key }) {
     const { store } = this;
-    switch (event.key) {
-      case ",":
-        store.stepBy(-1);
-        return true;
-      case ".":
-        store.stepBy(1);
-        return true;
-      case "<":
-      case ";":
-        store.eventBy(-1);
-        return true;
-      case ">":
-      case ":":
-        store.eventBy(1);
-        return true;
-      case "l":
-      case "L":
-        store.goLive();
-        return true;
-      case "/":
-        this.findInput?.focus();
-        return !!this.findInput;
-      case "Escape":
-        store.select(null);
-        return true;
-      case "+":
-      case "=":
-        this.zoom(1);
-        return true;
-      case "-":
-      case "−":
-        this.zoom(-1);
-        return true;
-      case "0":
-        this.zoom(0);
-        return true;
-      case "c":
-      case "C": {
-        const text = this.copy();
-        if (text) navigator.clipboard?.writeText(text).then(() => this.region.say("Copied."), () => this.region.say("The browser refused to copy."));
-        return !!text;
-      }
-      case "?":
-        this._help();
-        return true;
-      default:
-        return false;
-    }
+    const acts = {
+      ",": () => store.stepBy(-1),
+      ".": () => store.stepBy(1),
+      "<": () => store.eventBy(-1),
+      ">": () => store.eventBy(1),
+      l: () => store.goLive(),
+      "/": () => (this.findInput ? this.findInput.focus() : false),
+      escape: () => store.select(null),
+      "+": () => this.zoom(1),
+      "-": () => this.zoom(-1),
+      0: () => this.zoom(0),
+      c: () => this._copy(),
+      "?": () => this._help(),
+    };
+    const act = acts[SAME_KEYS[key] ?? key.toLowerCase()];
+    return !!act && act() !== false;
+  }
+
+  _copy() {
+    const text = this.copy();
+    if (!text) return false;
+    return navigator.clipboard?.writeText(text).then(() => this.region.say("Copied."), () => this.region.say("The browser refused to copy."));
   }
 
   _toggleDrawer() {
