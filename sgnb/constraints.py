@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 from sgnb.errors import ConstraintError, LimitError
 
@@ -182,13 +183,76 @@ def _check_keywords(root: dict[str, Any]) -> None:
             raise LimitError(
                 f"json_schema: {at}/enum has {len(enum):,} values, at most {MAX_ENUM:,} are allowed"
             )
-        reference = schema.get("$ref", "#")
-        if not isinstance(reference, str) or not reference.startswith("#"):
+        required = schema.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+            raise ConstraintError(f"json_schema: {at}/required must be a list of names")
+        if "$ref" in schema:
+            _check_reference(at, schema, root)
+        _check_bounds(at, schema)
+        _check_pattern(at, schema.get("pattern", ""))
+        todo += _inner(at, schema)
+
+
+def _check_reference(at: str, schema: dict[str, Any], root: dict[str, Any]) -> None:
+    """A reference leads to a schema of this text, and in the end to one that says something."""
+    seen: list[str] = []
+    found: Any = schema
+    while isinstance(found, dict) and "$ref" in found:
+        reference = found["$ref"]
+        if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
             raise ConstraintError(
                 f"json_schema: {at}/$ref must point into this schema, found {reference!r}",
-                hint="Put the definition under $defs; nothing is fetched.",
+                hint="Put the definition under $defs, and write #/$defs/NAME; nothing is fetched.",
             )
-        todo += _inner(at, schema)
+        if reference in seen:
+            raise ConstraintError(f"json_schema: {at}/$ref leads back to itself: {reference!r}")
+        seen.append(reference)
+        found = _pointed_at(reference, root)
+        if not isinstance(found, dict | bool):
+            raise ConstraintError(
+                f"json_schema: {at}/$ref points at nothing: {reference!r}",
+                hint=f"Defined: {', '.join(sorted(root.get('$defs') or root.get('definitions') or ())) or 'nothing'}.",
+            )
+
+
+def _pointed_at(reference: str, root: dict[str, Any]) -> Any:
+    """What a JSON pointer leads to; None when there is no such thing."""
+    found: Any = root
+    for word in reference.split("/")[1:]:
+        key = unquote(word).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, dict):
+            found = found.get(key)
+        elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return None
+    return found
+
+
+_RANGES = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
+
+
+def _check_bounds(at: str, schema: dict[str, Any]) -> None:
+    """Bounds are numbers, lengths are none below 0, and something lies between them."""
+    for pair in (*_RANGES, ("minimum", "maximum"), ("exclusiveMinimum", "exclusiveMaximum")):
+        counts = pair in _RANGES
+        for key in pair:
+            value = schema.get(key, 0)
+            if type(value) not in ((int,) if counts else (int, float)) or (counts and value < 0):
+                what = "a whole number from 0 on" if counts else "a number"
+                raise ConstraintError(f"json_schema: {at}/{key} must be {what}, found {value!r}")
+        low, high = map(schema.get, pair)
+        if low is not None and high is not None and low > high:
+            raise ConstraintError(f"json_schema: {at}/{pair[0]} is {low}, above {pair[1]}, {high}")
+
+
+def _check_pattern(at: str, pattern: Any) -> None:
+    if not isinstance(pattern, str):
+        raise ConstraintError(f"json_schema: {at}/pattern must be a text, found {type(pattern).__name__}")
+    try:
+        _check_regex(pattern)
+    except LimitError as error:
+        raise type(error)(f"json_schema: {at}/pattern: {error.message}", hint=error.hint) from None
 
 
 def _check_type(at: str, given: Any) -> None:
@@ -212,6 +276,8 @@ def _inner(at: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         values = schema.get(key, [])
         if not isinstance(values, list):
             raise ConstraintError(f"json_schema: {at}/{key} must be a list")
+        if not values and key in schema and key != "prefixItems":
+            raise ConstraintError(f"json_schema: {at}/{key} is empty")
         yield from ((f"{at}/{key}/{i}", value) for i, value in enumerate(values))
     for key in _NAMED:
         named = schema.get(key, {})
