@@ -7,13 +7,14 @@ thing it needs and raises that thing's error. Nothing is appended here.
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, NoReturn
 
-from sgnb.errors import Cancelled, UnknownVariable
+from sgnb.errors import Cancelled, ProgramTypeError, UnknownVariable
 from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.scopes import join_pieces
 from sgnb.runtime.variables import Deferred, Failure, Slot, meta_of, read_value, resolved
+from sgnb.runtime.waiting import current_core
 
 internal(__name__)
 
@@ -41,6 +42,13 @@ class Reading:
     def __contains__(self, name: object) -> bool:
         return name in self._values
 
+    def __iter__(self) -> NoReturn:
+        raise ProgramTypeError(
+            "A state cannot be gone through: it is no list.",
+            hint="Its variables are s.names(), its text s.text(), and s.fork(n) gives branches.",
+            position=here(),
+        )
+
     def names(self) -> list[str]:
         """Its variables bound so far, in order, those still being generated too."""
         return [name for name in self._values if name]
@@ -64,8 +72,9 @@ class Reading:
         return name not in self._values and core.elsewhere() and (core.names is None or name in core.names)
 
     def _unknown(self, name: object) -> BaseException:
-        if self.failure is not None:
-            self.failure.throw()
+        if self.failure is not None and current_core() is not self.core:
+            self.failure.throw()  # the body ended before it came to this name
+        # Inside the body a failure may be known yet or not; what was appended behind it has bound its names all the same.
         near = difflib.get_close_matches(str(name), map(str, self._values), 1)
         known = ", ".join(map(repr, self._values)) or "none yet"
         return UnknownVariable(

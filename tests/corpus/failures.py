@@ -219,3 +219,22 @@ def nested_roles(s):
 @sgl.function
 def wrong_argument(s):
     s += sgl.gen("x", regx="[0-9]+")
+
+
+@case(script=BROKEN)
+@sgl.function
+def another_name_in_a_failed_branch(s):
+    """Whether the failure is known yet changes nothing: a name that nothing binds is unknown."""
+    arms, said = s.fork(3), []
+    for i, arm in enumerate(arms):
+        arm += f"{i}" + sgl.gen("bad" if i == 1 else "good")
+    for arm in arms:
+        try:
+            said.append(arm["good"])
+        except KeyError as error:
+            said.append(type(error).__name__)
+    try:
+        arms[1]["bad"]
+    except RequestError as error:
+        said.append(error.message)
+    return said

@@ -138,3 +138,24 @@ namespace = {"sgl": sgl, "__name__": __name__}
 exec("@sgl.function\ndef without_source(s):\n    s += 'x' + sgl.gen('e')\n    return s['e']\n", namespace)
 without_source = namespace["without_source"]
 case(script="no source", eager="source is not known")(without_source)
+
+
+@case(script={"a": "fine"})
+@sgl.function
+def turns_of_a_context_manager(s):
+    """A generator-based manager that appends; what it opens it closes, also around a read."""
+
+    @contextlib.contextmanager
+    def turn(role):
+        s.__iadd__(sgl.user_begin() if role == "user" else sgl.assistant_begin())
+        try:
+            yield role
+        finally:
+            s.__iadd__(sgl.user_end() if role == "user" else sgl.assistant_end())
+
+    with turn("user") as who:
+        s += f"I am the {who}"
+    with turn("assistant"):
+        s += sgl.gen("a")
+        note(s["a"])
+    return s.messages()

@@ -108,6 +108,7 @@ CATALOGUE: dict[str, dict[str, Case]] = {
         "reasoning-without-expression": Case("s += separate_reasoning()"),
         "reasoning-family": Case("s += separate_reasoning(gen('x'), 'gpt9')"),
         "unknown-variable": Case("s += gen('answer')\ns['anwser']"),
+        "state-in-a-loop": Case("for part in s:\n    pass"),
         "fork-width": Case("s.fork(0)"),
         "fork-no-number": Case("s.fork('two')"),
         "branch-by-name": Case("b = s.fork(2)\nb['x']"),
