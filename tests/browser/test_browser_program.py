@@ -386,7 +386,38 @@ def test_a_failed_run_keeps_its_text_and_says_what_was_not_run(browser: Browser)
     page.close()
 
 
-def test_hostile_text_makes_no_element_and_no_request(browser: Browser) -> None:
+def held(page: Page) -> tuple[float, float]:
+    """Listeners and nodes that the page still holds after its garbage was collected."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    session.send("HeapProfiler.collectGarbage")
+    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    return metrics["JSEventListeners"], metrics["Nodes"]
+
+
+@pytest.mark.widget
+def test_F73_a_view_that_is_made_again_and_again_leaves_nothing(browser: Browser) -> None:
+    """A cell that runs over and over, an output that is cloned or cleared while its run goes on."""
+    page = open_program(browser, fold_of(review(finished=False)).snapshot())
+    page.evaluate("() => window.scrub(false)")
+    cycle = """count => { for (let i = 0; i < count; i++) {
+      window.unmount(); window.mount();
+      window.emit({k: 'delta', base: -1, seq: -1, rows: [], lanes: []});
+      document.querySelector('.sgnb-rows').dispatchEvent(new Event('scroll'));
+    } }"""
+    page.evaluate(cycle, 10)
+    before = held(page)
+    page.evaluate(cycle, 200)
+    after = held(page)
+    assert page.locator(".sgnb-program").count() == 1
+    assert after[0] - before[0] < 100 and after[1] - before[1] < 1000, (before, after)
+    assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
+@pytest.mark.security
+def test_F66_F68_hostile_text_makes_no_element_and_no_request(browser: Browser) -> None:
     script = Script()
     script.turn(1, BAD, BAD, 1)
     script.fork(2, prefix=BAD)

@@ -140,7 +140,7 @@ def clipped(page: Page) -> list[str]:
     )
 
 
-def test_scripts_in_text_stay_text(browser: Browser) -> None:
+def test_F67_scripts_in_text_stay_text(browser: Browser) -> None:
     scenario = """(() => { const s = new Script(); const bad = BAD;
       const node = s.insert(1, bad, 300, 'c1.r1');
       s.request('c1.r1', bad, '', bad, 300).admit('c1.r1', bad, '', bad, 300, {matched: 2, node, cause: 'short'});

@@ -107,7 +107,7 @@ def test_launch_numbers_flush_log_and_stop(kernel: Kernel) -> None:
     panel.until(lambda m: m["engine"] is None and "Stopped engine main." in m["message"])
 
 
-def test_launch_and_abort_while_a_cell_runs(kernel: Kernel) -> None:
+def test_F72_launch_and_abort_while_a_cell_runs(kernel: Kernel) -> None:
     """The panel's verbs work on a subshell beside a busy cell."""
     kernel.ok("%load_ext sgnb")
     panel = Panel(kernel, subshell=new_subshell(kernel))

@@ -79,8 +79,8 @@ def test_64_streams_in_one_cell(kernel: Kernel) -> None:
     assert busiest_second(result.times) <= BAR
 
 
-def test_a_flood_is_capped_on_the_page_and_whole_in_the_kernel(kernel: Kernel) -> None:
-    """F69: 300 000 characters, one message in 33 ms at most, the page shows 200 000."""
+def test_F69_a_flood_is_capped_on_the_page_and_whole_in_the_kernel(kernel: Kernel) -> None:
+    """300 000 characters, one message in 33 ms at most, the page shows 200 000."""
     kernel.ok("%load_ext sgnb")
     from kernel_rig import MOCK
 

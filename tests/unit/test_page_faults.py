@@ -1,0 +1,154 @@
+"""Rows of the fault list about what reaches a page and how much (F67, F68, F70): in every field, and with nobody reading."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sgnb.errors import RequestError
+from sgnb.runtime import events as ev
+from sgnb.widgets import telemetry
+from sgnb.widgets.static import fold_log, html_of, text_of
+from sgnb.widgets.telemetry import DROP_AFTER, MAX_WAITING, WINDOW, EngineFeed, Subscriber
+
+SOURCES = Path(__file__).parents[2] / "labextension" / "src"
+TAGS = {"table", "tr", "th", "td", "b", "br", "code", "pre", "details", "summary"}
+FIELDS = (
+    *("cell", "model", "branch", "role", "text", "name", "shape", "option", "stop", "delta", "note"),
+    *("state error", "gen error", "run error", "hint"),
+)
+MARKUP = "<img src=x onerror=alert(1)></td><script>1</script>{{7*7}}[a](javascript:1)"
+CONTROLS = "a\x1b[31mb\x1b]0;t\x07c\rd\x08e\u202ef\u2066g\u200bh\ufeffi\x9bj"
+
+
+def run_with(field: str, bad: str) -> ev.EventLog:
+    """A run that has ``bad`` in one field and plain words in all others."""
+
+    def say(name: str, plain: str) -> str:
+        return bad if name == field else plain
+
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[7]", say("cell", "7"), say("model", "m")))
+    log.append(ev.StateOpened(0, ""))
+    log.append(ev.RoleBegan(0, say("role", "user")))
+    log.append(ev.TextAppended(0, say("text", "asked"), 1))
+    log.append(ev.RoleEnded(0, say("role", "user")))
+    for state in (1, 2):
+        log.append(ev.StateOpened(state, say("branch", str(state - 1)), 0, 1))
+        rid, name = f"r{state}", say("name", "x")
+        options = (say("option", "yes"), "no") if state == 2 else ()
+        log.append(ev.GenQueued(state, rid, name, 2, 9, options=options, shape=say("shape", "")))
+        log.append(ev.GenDelta(rid, say("delta", "yes"), 1))
+        reason = {"type": "stop", "matched": say("stop", "\n")}
+        meta = {"prompt_tokens": 9, "cached_tokens": 3, "completion_tokens": 1, "finish_reason": reason}
+        choice = {"choice": 0, "normalized_prompt_logprobs": [-0.1, -2.0]} if options else {}
+        log.append(ev.GenDone(rid, meta | choice))
+    log.append(ev.HostNote(say("note", "noted")))
+    log.append(ev.GenQueued(0, "r9", "y", 3, 9))
+    log.append(ev.GenFailed("r9", RequestError(say("gen error", "no"))))
+    log.append(ev.StateFailed(0, RequestError(say("state error", "off"))))
+    error = RequestError(say("run error", "ended"), hint=say("hint", "again"))
+    log.append(ev.RunFinished("failed", 0.1, error))
+    return log
+
+
+class Tags(HTMLParser):
+    """All tags of a text, and whether one had an attribute that does something."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("field", FIELDS)
+def test_F67_markup_in_any_field_is_text(field: str) -> None:
+    plain = html_of(fold_log(run_with("", ""), times=False))
+    html = html_of(fold_log(run_with(field, MARKUP), times=False))
+    found = Tags(html)
+    assert found.tags <= TAGS and found.attributes <= Tags(plain).attributes
+    assert "<img" not in html and "<script" not in html
+
+
+@pytest.mark.security
+def test_F67_the_panel_makes_no_element_of_text() -> None:
+    """The panel, its panes and menus: what comes from the kernel has no way into the page but as text."""
+    makers = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|createContextualFragment|DOMParser|\beval\("
+    )
+    found = [path.name for path in SOURCES.glob("*.ts") if re.search(makers, path.read_text())]
+    assert found == []
+
+
+@pytest.mark.security
+@pytest.mark.parametrize("field", FIELDS)
+def test_F68_control_characters_of_any_field_are_shown_as_signs(field: str) -> None:
+    fold = fold_log(run_with(field, CONTROLS), times=False)
+    for text in (html_of(fold), text_of(fold)):
+        odd = {char for char in text if unicodedata.category(char) in ("Cc", "Cf")} - {"\n"}
+        assert not odd, [f"{ord(char):04X}" for char in odd]
+    if field in ("text", "delta", "note", "run error"):
+        assert "[U+001B]" in text_of(fold) and "[U+202E]" in text_of(fold)
+
+
+class StillEngine:
+    """An engine whose frames come from the test."""
+
+    name, state, recorder = "main", "running", None
+
+    def __init__(self) -> None:
+        self.frame: Callable[[Any, bytes], None] = lambda *_: None
+
+    def subscribe_frames(self, callback: Callable[[Any, bytes], None]) -> Callable[[], None]:
+        self.frame = callback
+        return lambda: None
+
+    def on_state(self, callback: Callable[[str], None]) -> Callable[[], None]:
+        return lambda: None
+
+    def ask(self, verb: str, args: Any = None, timeout: float = 0) -> dict[str, Any]:
+        return {"seq": 0, "events": [], "last_seq": 0}
+
+
+class Frame(msgspec.Struct):
+    events: list[int]
+
+
+def test_F70_a_page_that_reads_nothing_costs_bounded_memory_and_gets_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(telemetry.time, "monotonic", lambda: clock[0])
+    woken: list[object] = []
+    publisher = type(
+        "P", (), {"wake": lambda _, s: woken.append(s), "add": lambda *_: None, "remove": lambda *_: None}
+    )()
+    monkeypatch.setattr(telemetry, "get_publisher", lambda: publisher)
+    feed, sent = EngineFeed(StillEngine()), []
+    page = Subscriber(feed, "p", lambda content, buffers: sent.append((content, buffers)))
+    feed._subscribers["p"] = page
+    page.live()
+    for number in range(400):
+        page.frame(bytes(20_000) + number.to_bytes(2, "big"), True)
+        page.publish()
+    assert len(sent) == WINDOW
+    assert sum(len(raw) for raw in page._frames) <= MAX_WAITING
+    page.acknowledge(WINDOW)
+    assert page.publish()
+    content, buffers = sent[-1]
+    assert content["n"] == WINDOW + 1 and buffers[-1].endswith((399).to_bytes(2, "big"))
+    clock[0] += DROP_AFTER + 1
+    assert not page.publish() and not feed.knows(page), "silent for so long, it is forgotten"
