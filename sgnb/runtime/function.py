@@ -12,9 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
-from sgnb.config import MAX_N
-from sgnb.errors import LimitError, ProgramError, ProgramTypeError
-from sgnb.lang.arguments import LATER_PARAMS
+from sgnb.errors import ProgramError
 from sgnb.lang.frontend.constants import check_graph
 from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
 from sgnb.lang.passes import PASSES, Pass, PassRecord
@@ -22,44 +20,14 @@ from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
+from sgnb.runtime.run_arguments import defaults_of, extra_key_of, priority_of, split_arguments
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.tracing import Trace, Tracer, placeholders
 from sgnb.runtime.waiting import current_core
-from sgnb.sampling_params import SamplingParams
 
 internal(__name__)
 
-RUN_DEFAULTS: dict[str, Any] = {
-    "max_new_tokens": 128,
-    "n": 1,
-    "stop": None,
-    "stop_token_ids": None,
-    "temperature": 1.0,
-    "top_p": 1.0,
-    "top_k": -1,
-    "min_p": 0.0,
-    "ignore_eos": False,
-    "return_logprob": None,
-    "top_logprobs_num": None,
-    "logprob_start_len": None,
-    "return_text_in_logprobs": None,
-    "frequency_penalty": None,
-    "presence_penalty": None,
-    "repetition_penalty": None,
-    "logit_bias": None,
-}
-"""Sampling arguments of ``run`` (SGLang's names and defaults)."""
-RUN_ONLY: dict[str, Any] = {
-    "seed": None,
-    "stream": False,
-    "backend": None,
-    "use_thread": True,
-    "extra_key": None,
-    "passes": None,
-    "priority": None,
-}
-MAX_PRIORITY = 1_000_000
 MAX_IN_FLIGHT = 256
 """Items of a batch that run at once, unless ``num_threads`` says otherwise."""
 
@@ -93,6 +61,8 @@ class SglFunction:
         self.bind_arguments = dict(bound or {})
         self.arg_names = list(inspect.signature(func).parameters)
         self.own_names = own_names(func)
+        kinds = [parameter.kind for parameter in inspect.signature(func).parameters.values()]
+        self._takes_any = inspect.Parameter.VAR_KEYWORD in kinds
         if not self.arg_names:
             raise ProgramError(
                 f"{func.__qualname__} has no parameter; the first one is the state.",
@@ -198,14 +168,14 @@ class SglFunction:
         """
         options, rest = self.split(kwargs)
         backend = options["backend"]
-        other_key = options["extra_key"] is not None and self.extra_key(options) != core.extra_key
+        other_key = options["extra_key"] is not None and extra_key_of(options) != core.extra_key
         if (
             options["stream"]
             or other_key
             or (backend is not None and backend.carrier is not core.backend.carrier)
         ):
             return None
-        defaults = self.defaults(options)
+        defaults = defaults_of(options)
         values = {**self.bind_arguments, **rest}
 
         def enter() -> Frame | Result:
@@ -217,63 +187,7 @@ class SglFunction:
 
     def split(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Separate run's own arguments from the program's. A name that the program has itself is the program's."""
-        options = {**RUN_DEFAULTS, **RUN_ONLY}
-        rest: dict[str, Any] = {}
-        for key, value in kwargs.items():
-            if key in self.own_names:
-                rest[key] = value
-            elif key in RUN_DEFAULTS or key in RUN_ONLY:
-                options[key] = value
-            elif key in LATER_PARAMS:
-                neutral = LATER_PARAMS[key]
-                if value is not None and value != neutral and not (key == "stop_regex" and not value):
-                    raise ProgramError(
-                        f"run({key}=…) comes in a later version of sgnb.", hint="Remove it.", position=here()
-                    )
-            else:
-                rest[key] = value
-        return options, rest
-
-    def defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The sampling defaults of a run, checked and copied."""
-        defaults = {k: options[k] for k in RUN_DEFAULTS if options[k] is not None}
-        try:
-            given = {key: value for key, value in defaults.items() if key != "n"}
-            SamplingParams.make(
-                {**given, "seed": options["seed"]}
-            )  # the seed is the run's: its gens draw theirs from it
-            if type(defaults["n"]) is not int or not 1 <= defaults["n"] <= MAX_N:
-                raise LimitError(f"n must be in 1..{MAX_N}, not {defaults['n']!r}")
-        except LimitError as error:
-            error.message = f"run(): {error.message}"
-            error.position = here()
-            raise
-        for key in ("stop", "stop_token_ids"):
-            if isinstance(defaults.get(key), list):
-                defaults[key] = tuple(defaults[key])
-        return defaults
-
-    def extra_key(self, options: Mapping[str, Any]) -> str:
-        """The name space of cached prefixes, checked."""
-        key = options["extra_key"]
-        if key is not None and not isinstance(key, str):
-            raise ProgramTypeError(
-                f"run(extra_key=…) takes a str, not {type(key).__name__}.", position=here()
-            )
-        return key or ""
-
-    def priority(self, options: Mapping[str, Any]) -> int:
-        """The run's priority, checked: higher goes first, among runs here and among requests in the engine."""
-        given = options["priority"]
-        if given is not None and type(given) is not int:
-            raise ProgramTypeError(
-                f"run(priority=…) takes an int, not {type(given).__name__}.", position=here()
-            )
-        if given is not None and abs(given) > MAX_PRIORITY:
-            raise LimitError(
-                f"run(): priority must be in -{MAX_PRIORITY}..{MAX_PRIORITY}, not {given}", position=here()
-            )
-        return given or 0
+        return split_arguments(kwargs, self.__name__, self.own_names, takes_any=self._takes_any)
 
     def prepare(
         self,
@@ -282,7 +196,7 @@ class SglFunction:
         options: Mapping[str, Any],
     ) -> Run:
         """A Run that nobody drives yet."""
-        defaults = self.defaults(options)
+        defaults = defaults_of(options)
         caller = current_core()
         given = options["backend"]
         if given is None and caller is not None:
@@ -293,8 +207,8 @@ class SglFunction:
             title=self.__name__,
             defaults=defaults,
             seed=options["seed"],
-            extra_key=self.extra_key(options),
-            priority=self.priority(options),
+            extra_key=extra_key_of(options),
+            priority=priority_of(options),
             passes=PASSES if options["passes"] is None else tuple(options["passes"]),
         )
         program = self.program
@@ -367,11 +281,11 @@ class SglFunction:
         return f"<program {self.__qualname__}({', '.join(self.arg_names)})>"
 
 
-def own_names(func: FunctionType) -> frozenset[str]:
+def own_names(func: FunctionType) -> tuple[str, ...]:
     """The arguments of a program that can be given by name; not its state."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = list(inspect.signature(func).parameters.values())[1:]
-    return frozenset(p.name for p in parameters if p.kind in named)
+    return tuple(p.name for p in parameters if p.kind in named)
 
 
 def bindable(graph: Graph | None) -> frozenset[str] | None:

@@ -137,6 +137,8 @@ CATALOGUE: dict[str, dict[str, Case]] = {
         "batch-item": Case("hello.run_batch(['you'])", ordinary=True),
         "run-n": Case("hello.run('you', n=0)", ordinary=True),
         "run-temperature": Case("s += 'x'\nhello.run('you', temperature=-1)"),
+        "run-unknown": Case("hello.run('you', temprature=0)", ordinary=True),
+        "run-name-of-gen": Case("hello.run('you', max_tokens=8)", ordinary=True),
         "run-stop-regex": Case("hello.run('you', stop_regex='a+')", ordinary=True),
         "run-priority": Case("hello.run('you', priority='high')", ordinary=True),
         "run-extra-key": Case("hello.run('you', extra_key=5)", ordinary=True),

@@ -162,7 +162,7 @@ def test_later_run_arguments_are_refused():
         prog.run(stop_regex="a", backend=backend)
     with pytest.raises(LimitError, match=r"run\(\): temperature"):
         prog.run(temperature=-1, backend=backend)
-    with pytest.raises(TypeError, match="unexpected keyword"):
+    with pytest.raises(TypeError, match="Did you mean 'temperature'"):
         prog.run(tempreature=1, backend=backend)
 
 

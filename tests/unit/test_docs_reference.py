@@ -12,7 +12,7 @@ from whole_engine import WholeEngine
 import sgnb
 import sgnb.compat.sglang as compat
 from sgnb.backends.mock import MockBackend
-from sgnb.runtime.function import RUN_DEFAULTS, RUN_ONLY
+from sgnb.runtime.run_arguments import RUN_DEFAULTS, RUN_ONLY
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "reference.md").read_text(encoding="utf-8")

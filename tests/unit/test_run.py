@@ -21,9 +21,9 @@ from sgnb.lang.arguments import LATER_PARAMS
 from sgnb.lang.instruction import Decode, Extend
 from sgnb.runtime import events, task
 from sgnb.runtime.dispatcher import MAX_THREADS, pool
-from sgnb.runtime.function import RUN_DEFAULTS, RUN_ONLY
 from sgnb.runtime.program import eager_execution
 from sgnb.runtime.run import run_cell
+from sgnb.runtime.run_arguments import RUN_DEFAULTS, RUN_ONLY
 
 LONG = 20.0
 
