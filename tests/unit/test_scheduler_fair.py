@@ -224,6 +224,24 @@ def test_unpin_and_release_give_a_pin_back():
     assert rig.ask("pin", sid="c1.s1").error is not None
 
 
+def test_what_pins_share_counts_once_and_a_refusal_keeps_the_pin_before():
+    rig = Rig(max_total_tokens=64)
+    rig.run(1, b"0123456789abcdefghijklmn", max_new_tokens=1)
+    rig.run(2, b"0123456789abcdefghijopqr", max_new_tokens=1)
+    for sid in ("c1.s1", "c1.s2", "c1.s1"):  # the third is the first one's again, and costs nothing
+        assert rig.ask("pin", sid=sid).data == {"pinned": 24}
+    assert rig.scheduler.cache.pinned_size == 20 + 4 + 4
+    rig.decode(3, b" and six more", sid=1, fresh=False, max_new_tokens=1)
+    rig.drain()
+    refused = rig.ask("pin", sid="c1.s1").error
+    assert "42 slots would be pinned then, at most 32" in refused.message
+    assert rig.scheduler.cache.pinned_size == 28, "what was pinned before stays"
+    rig.ask("unpin", sid="c1.s1")
+    assert rig.scheduler.cache.pinned_size == 24
+    rig.ask("unpin", sid="c1.s2")
+    assert rig.scheduler.cache.pinned_size == 0
+
+
 @pytest.mark.parametrize(
     "policy, kept", [("lru", b"b"), ("fifo", b"b"), ("lfu", b"a"), ("slru", b"a"), ("priority", b"a")]
 )

@@ -248,6 +248,12 @@ class RadixCache(BasePrefixCache):
         """Slots of pinned nodes."""
         return sum(len(node.key) for node in self.nodes() if node.pin_ref)
 
+    def pinned_with(self, node: TreeNode, instead_of: TreeNode | None) -> int:
+        """Slots that would be pinned if ``node`` were, too, and one pin of ``instead_of`` were gone; each counted once."""
+        fresh = set(path_up(node))
+        given_up = set(path_up(instead_of)) if instead_of is not None and instead_of in self._pins else set()
+        return sum(len(one.key) for one in self.nodes() if one in fresh or one.pin_ref > (one in given_up))
+
     def soft_ref(self, node: TreeNode) -> None:
         """Note a session's interest: evicted after every plain node, but never blocking."""
         node.soft_ref += 1

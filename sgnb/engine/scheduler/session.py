@@ -145,15 +145,16 @@ class Session:
 
     def pin(self, most: int) -> int:
         """Keep what is cached of its ids now, until ``unpin`` or its end; how many tokens. LimitError beyond ``most`` slots
-        pinned altogether: what runs needs room."""
+        pinned altogether, each counted once (what runs needs room); what it had pinned before stays then."""
         match = self._cache.match_prefix(self.keys(), self.extra_key)
-        self.unpin()
-        if self._cache.pinned_size + len(match.slots) > most:
+        total = self._cache.pinned_with(match.node, self._pinned)
+        if total > most:
             raise LimitError(
-                f"{self._cache.pinned_size} slots are pinned already; {len(match.slots)} more exceed {most}",
+                f"{total} slots would be pinned then, at most {most} may be: half of the pool",
                 hint="Unpin another state, or launch with a larger max_total_tokens.",
             )
         self._cache.pin(match.node)
+        self.unpin()
         self._pinned = match.node
         return len(match.slots)
 
