@@ -296,7 +296,9 @@ def test_arguments_that_cannot_work(tmp_path, args, words):
 def test_pool_size_is_bounded_by_memory():
     cpu = torch.device("cpu")
     assert choose_slots(None, 1, cpu, 100)[0] == 65_536
-    assert choose_slots(77, 1 << 40, cpu, 50) == (77, "")
+    assert choose_slots(77, 1 << 10, cpu, 50) == (77, "")
+    slots, warning = choose_slots(77, 1 << 40, cpu, 50)
+    assert slots == 77 and "77 slots take 78,848.0 GB" in warning
     with pytest.raises(EngineStartError, match="at least 64"):
         choose_slots(None, 1 << 50, cpu, 100)
 

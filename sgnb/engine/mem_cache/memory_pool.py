@@ -100,33 +100,38 @@ def slot_bytes(num_layers: int, num_kv_heads: int, head_dim: int, dtype: torch.d
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory the pool may count on: a share of what is available now."""
+    """Memory that is available now."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0] * _GPU_SHARE)
+        return int(torch.cuda.mem_get_info(device)[0])
     available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     try:
         with open("/proc/meminfo") as lines:  # counts reclaimable page cache too, which AVPHYS does not
             available = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
         pass
-    return int(available * _RAM_SHARE)
+    return available
 
 
 def choose_slots(
     given: int | None, per_slot: int, device: torch.device, context_length: int
 ) -> tuple[int, str]:
-    """How many slots to make, and a sentence if they hold less than one full context (else empty).
+    """How many slots to make, and a sentence if they hold less than one full context or more than there is memory for (else
+    empty).
 
-    ``given`` wins; else DEFAULT_SLOTS (on a GPU: all that fits), bounded by free memory. EngineStartError when not
-    even 64 slots fit.
+    ``given`` wins; else DEFAULT_SLOTS (on a GPU: all that fits), bounded by a share of free memory. EngineStartError when
+    not even 64 slots fit.
     """
-    room = free_bytes(device) // per_slot
+    free = free_bytes(device)
+    room = int(free * (_GPU_SHARE if device.type == "cuda" else _RAM_SHARE)) // per_slot
     slots = given if given is not None else room if device.type == "cuda" else min(room, DEFAULT_SLOTS)
     if given is None and slots < 64:
         raise EngineStartError(
             f"free memory holds {room} KV slots of {per_slot} bytes; at least 64 are needed",
             hint="Close other programs, or give a smaller model.",
         )
+    if slots * per_slot > free:
+        sizes = f"{slots * per_slot / 2**30:,.1f} GB, and {free / 2**30:,.1f} GB of memory are free"
+        return slots, f"the KV pool's {slots} slots take {sizes}: filled, they may end the engine"
     if slots < context_length:
         return slots, f"the KV pool has {slots} slots, less than the context of {context_length} tokens"
     return slots, ""
