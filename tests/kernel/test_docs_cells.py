@@ -37,6 +37,7 @@ def test_no_page_with_cells_is_left_out() -> None:
     pages = [
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+        if path.name != "errors.md"  # a picture of each error, carets and all, made by a test
     ]
     assert [page for page in pages if any(text.startswith("%") for _, text in fences(page))] == list(PAGES)
 
