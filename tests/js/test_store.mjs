@@ -7,6 +7,7 @@ import { CACHED, DECODE, EngineState, FREE } from "../../sgnb/widgets/static/fol
 import { History } from "../../sgnb/widgets/static/history.js";
 import { decode } from "../../sgnb/widgets/static/msgpack.js";
 import { Store, storeOf } from "../../sgnb/widgets/static/store.js";
+import { Tape } from "../../sgnb/widgets/static/tape.js";
 import { Script, cast, large } from "./scenario.mjs";
 
 function filled(script, each = script.events.length) {
@@ -224,6 +225,7 @@ test("the setting of minutes bounds what is kept, at once", t => {
   store.goTo(now - 300);
   publish(1);
   assert.equal(store.oldest, now - 60);
+  assert.ok(store.history.figures[0].time >= now - 60);
   assert.equal(store.playhead, now - 60); // no view stands where nothing is kept
   assert.equal(store.shown.stats.num_used_tokens, 359);
   assert.ok(store.pastBytes < 0.6 * whole, `${store.pastBytes} of ${whole}`);
@@ -241,6 +243,31 @@ test("the setting of minutes bounds what is kept, at once", t => {
   assert.ok(recording.feedEvents(script.events));
   publish(1);
   assert.equal(recording.oldest, script.began); // a recording is shown whole
+  assert.ok(recording.history.figures[0].time < script.began + 2);
+});
+
+test("the lists of steps, marks and knobs are those of the minutes that are kept; a rest of the engine does not empty them", () => {
+  const script = new Script({ slots: 64 });
+  const tape = new Tape({ keep: 60 });
+  tape.load(script.picture);
+  script.later(1).put({ t: "knob", step: 1, objective: "", knobs: { schedule_policy: "fcfs" } });
+  for (let i = 0; i < 200; i++) {
+    script.later(1).pass([{ rid: "c1.r1", kind: "decode", tokens: 1, prefix: i }]);
+    script.put({ t: "request", rid: `c1.r${i}`, state: "finished", client: 1, reason: "stop" });
+  }
+  assert.ok(tape.feed(script.events));
+  const { history } = tape;
+  const worked = history.steps.at(-1).time;
+  assert.ok(history.steps.length <= 62 && history.steps[0].time >= worked - 60, `${history.steps.length} steps`);
+  assert.equal(history.rows, history.steps.length);
+  assert.ok(history.marks.length <= 62 && history.marks[0].time >= worked - 60);
+  assert.deepEqual([history.knobs.length, history.firstPolicy], [0, "fcfs"]);
+  assert.equal(history.requests.size, 200); // nodes are called after them
+  const [seq, { length }] = [tape.live.seq, history.steps];
+  assert.ok(tape.feed([{ seq: seq + 1, event: { t: "stats", time: worked + 900, num_used_tokens: 0, max_total_num_tokens: 64 } }]));
+  assert.equal(history.steps.length, length);
+  tape.keepOnly(10);
+  assert.ok(history.steps.length <= 12 && history.steps.length > 5);
 });
 
 /** A store that looked late, on a line to an engine that remembers: it answers `past` and `events` as the kernel does. */

@@ -56,6 +56,18 @@ export class History {
     }
   }
 
+  /** Let go what lies before `time`. Requests stay: nodes of the tree are called after them, and they are few. */
+  forgetBefore(time) {
+    const old = list => {
+      const first = list.findIndex(one => one.time >= time);
+      return first < 0 ? list.length : first;
+    };
+    for (const { rows } of this.steps.splice(0, old(this.steps))) this.rows -= rows.length;
+    this.figures.splice(0, old(this.figures));
+    this.marks.splice(0, old(this.marks));
+    for (const { knobs } of this.knobs.splice(0, old(this.knobs))) this.firstPolicy = knobs.schedule_policy ?? this.firstPolicy;
+  }
+
   _mark(mark) {
     this.marks.push(mark);
     if (this.marks.length > this.limits.marks) this.marks.splice(0, 1000);

@@ -123,6 +123,8 @@ export class Tape {
 
   /** Let events go that are too old or too many, up to a point: what it stands on stays, so that it is the oldest moment. */
   _cut() {
+    // Of an engine that rests, the last minutes of its work stay to be looked at.
+    if (!this.replaying) this.history.forgetBefore(Math.min(this.live.time, this.history.steps.at(-1)?.time ?? Infinity) - this.keep);
     const most = this.replaying ? REPLAY_BYTES * MAX_LOG_BYTES : MAX_LOG_BYTES;
     const { floor } = this;
     let first = lastBefore(this._points, point => point.time <= floor);
