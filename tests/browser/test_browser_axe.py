@@ -59,6 +59,10 @@ def test_views_have_no_accessibility_faults(browser: Browser, kind: str) -> None
         page.wait_for_function("() => document.querySelector('.sgnb-view').dataset.mode === 'one'")
         assert page.get_by_role("radio", name="One graph").get_attribute("aria-checked") == "true"
         assert page.get_by_role("radio", name="Side by side").is_disabled()
+        page.evaluate("() => { store.gap = true; store._tell('state'); }")
+        page.locator(".sgnb-pass").nth(1).click()
+        page.wait_for_function("() => document.querySelector('.sgnb-pass-chosen').dataset.pass === '1'")
+        assert page.locator(".sgnb-content.sgnb-old").count() == 0, "its data are not the engine's"
         assert page.locator(".sgnb-topbar").evaluate("bar => bar.offsetHeight") < 40, "it wraps"
         page.get_by_role("radio", name="Instructions").click()
     else:

@@ -54,6 +54,11 @@ test("an arm that is forked again and goes on stands beside its arms", () => {
   assert.ok(at("t1").x < at("t2").x && at("t2").x < at("t3").x);
   assert.equal(at("j").y, 4 * ROW);
   assert.equal(at("j").x + at("j").width / 2, 240, "the join is over the whole width again");
+  const shared = [node("f", "Fork", [0], { arms: [1] }), node("g", "Fork", [1], { arms: [2] }), ...[2, 1, 2].map((arm, i) => node(`s${i}`, "Text", [arm]))];
+  const row = layoutGraph(shared, 480).boxes;
+  assert.deepEqual(row.slice(2).map(box => box.y), [2 * ROW, 2 * ROW, 3 * ROW]);
+  const waits = [...shared.slice(0, 3), node("s3", "Text", [2]), node("p", "Text", [1])];
+  assert.equal(layoutGraph(waits, 480).boxes.at(-1).y, 4 * ROW, "what stands behind its arms waits for them");
 });
 
 test("more than twelve arms fold to those of another shape", () => {

@@ -167,7 +167,7 @@ export class GraphView extends View {
           `sgnb-pass${index === this.pass ? " sgnb-pass-chosen" : ""}${pass.changed ? " sgnb-pass-changed" : ""}`,
           { role: "option", id: `${this._id()}-${index}`, "aria-selected": String(index === this.pass), "data-pass": index },
           el("span", "sgnb-pass-number", {}, String(index)),
-          el("span", "sgnb-pass-name", {}, pass.name),
+          el("span", "sgnb-pass-name", {}, pass.name.split(/(?<=_)/).flatMap(part => [part, el("wbr")])),
           el("span", "sgnb-pass-time", {}, pass.seconds === null ? "" : seconds(pass.seconds, true)),
           el("span", "sgnb-pass-note", {}, pass.note)
         )

@@ -117,11 +117,12 @@ export function layoutGraph(nodes, width) {
   function fork(node, number, index) {
     const above = lane(number);
     const arms = node.arms.filter(arm => !stands.has(arm));
-    // An arm that is forked and goes on at once is one more column beside its arms (hoist_prefix makes such); all else that
-    // goes on waits for them, below.
-    const next = nodes.slice(index + 1).find(({ lanes: [first] }) => first === number || arms.includes(first));
+    // An arm that is forked and goes on while its arms do is one more column beside them (hoist_prefix and share_generations
+    // make such); all else that goes on waits for them, below.
+    const later = nodes.slice(index + 1);
+    const goesOn = later.findIndex(({ lanes: own }) => own.length === 1 && own[0] === number);
     const owner = [...children.keys()].find(one => children.get(one).includes(number));
-    const beside = owner !== undefined && next?.lanes.length === 1 && next.lanes[0] === number ? 1 : 0;
+    const beside = owner !== undefined && goesOn >= 0 && later.slice(goesOn).some(({ lanes: [first] }) => arms.includes(first)) ? 1 : 0;
     const parent = beside ? owner : number;
     const each = above.width / (arms.length + beside);
     children.set(parent, [...(children.get(parent) ?? []), ...arms]);

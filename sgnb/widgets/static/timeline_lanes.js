@@ -189,7 +189,7 @@ function eachDecode(context, b, g, index, piece, y) {
   }
 }
 
-/** Below 3 px a step: one bar, as high as the share of the time that is computed. Runs within a pixel are one. */
+/** Below 3 px a step: one bar, a little thinner, as the gaps between its pieces are in it. Runs within a pixel are one. */
 function joinDecode(context, b, g, piece, y, before_) {
   const x0 = before_ && X(g, piece.from) - before_ < 1.5 ? before_ : X(g, piece.from);
   const x1 = Math.max(x0 + 1, X(g, piece.to));

@@ -77,7 +77,7 @@ function overviewKey(context, c, g, top) {
     context.fillStyle = c.prefillThin;
     context.fillRect(g.left - 102, top + 6, 8, 5);
   }
-  label(context, c, g, "tokens/s (√)", top + 11);
+  label(context, c, g, g.left > 100 ? "tokens/s (√)" : "tokens/s", top + 11);
   if (g.left > 100) {
     context.strokeStyle = c.locked;
     context.lineWidth = 1.5;

@@ -14,7 +14,8 @@ export function paintOf(context, c, time, more) {
   const ratio = window.devicePixelRatio;
   let made = brushes.get(c);
   if (made?.ratio !== ratio) brushes.set(c, (made = { ratio, ...brushesOf(context, c) }));
-  return { context, c, time, ...made, ...more };
+  const quiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  return { context, c, time, quiet, ...made, ...more };
 }
 
 const brushes = new WeakMap(); // colours → what is made of them, once a theme
@@ -23,7 +24,7 @@ function brushesOf(context, c) {
   const ground = over(rgba(c.ground), [255, 255, 255]);
   const evictable = over(rgba(c.evictable), ground);
   const shades = Array.from({ length: 33 }, (_, step) => css(mix(evictable, ground, 0.1 + (0.7 * step) / 32)));
-  return { quiet: matchMedia("(prefers-reduced-motion: reduce)").matches, shades, prefill: hatch(context, c.prefill, c.prefillEdge) };
+  return { shades, prefill: hatch(context, c.prefill, c.prefillEdge) };
 }
 
 /** Write `text`, cut to `room` px. */

@@ -234,7 +234,7 @@ export class View {
     }
     this.note.hidden = !state || cover;
     if (state && !cover) setText(this.note, state.words);
-    this._content.classList.toggle("sgnb-old", this.store.phase === "gap");
+    this._content.classList.toggle("sgnb-old", this.host.dataset.state === "gap");
   }
 
   // ---------------------------------------------------------------- keys
