@@ -21,7 +21,7 @@ from IPython.core.error import UsageError
 from sgnb import controls as control
 from sgnb.backends.base import Backend
 from sgnb.backends.engine import Engine
-from sgnb.errors import Cancelled, SgnbError
+from sgnb.errors import Cancelled, SgnbError, a_type_of
 from sgnb.interrupts import InterruptGate, StoppedByUser
 from sgnb.lang.passes import PASSES
 from sgnb.run_source import RunSource
@@ -55,7 +55,7 @@ def named_state(namespace: Mapping[str, Any], name: str, wanted: str) -> State:
     """The state of that name in the notebook; UsageError with ``wanted`` and what it is instead."""
     found = namespace.get(name)
     if not isinstance(found, State):
-        what = "is not defined" if name not in namespace else f"is a {type(found).__name__}"
+        what = "is not defined" if name not in namespace else f"is {a_type_of(found)}"
         raise UsageError(f"{wanted}; {name!r} {what}")
     return found
 

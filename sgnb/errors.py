@@ -43,6 +43,12 @@ class SourcePosition:
         return f"{where} {self.line}, column {self.col + 1}"
 
 
+def a_type_of(value: object) -> str:
+    """The value's type as a sentence has it: ``a str``, ``an int``."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+
+
 class SgnbError(Exception):
     """Base of all errors of sgnb. ``hint`` is one sentence that names the next thing to do."""
 

@@ -7,6 +7,7 @@ expanded (``{x}`` and ``$x`` stay what they are). A mistake is a one-line UsageE
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -143,7 +144,10 @@ def parse_cell(line: str) -> CellOptions:
     try:
         SamplingParams.make(defaults)
     except LimitError as error:
-        raise UsageError(f"%%sgl: {error.message}") from None
+        said = error.message
+        for flag, (name, _) in SAMPLING.items():
+            said = re.sub(rf"\b{name}\b", flag, said)
+        raise UsageError(f"%%sgl: {said}") from None
     return CellOptions(
         out=out,
         background=given["background"],

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, NoReturn
 
 from sgnb.config import MAX_N, MAX_OPTIONS
 from sgnb.constraints import check_constraint
-from sgnb.errors import ConstraintError, LimitError, ProgramError, ProgramTypeError, SourcePosition
+from sgnb.errors import ConstraintError, LimitError, ProgramError, ProgramTypeError, SourcePosition, a_type_of
 from sgnb.lang.choices import METHODS, ChoicesMethod
 from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.position import Place, internal, position_of
@@ -96,14 +97,21 @@ def gen_params(
                 _checked.clear()
             _checked.add(given_key)
     except LimitError as error:
-        error.position = position_of(place)
-        raise
+        raise as_gen_says(error, place) from None
     except TypeError:
         refused = next(name for name, value in out.items() if not isinstance(value, Hashable))
         raise ProgramTypeError(
-            f"{refused} cannot be a {type(out[refused]).__name__}.", position=position_of(place)
+            f"{refused} cannot be {a_type_of(out[refused])}.", position=position_of(place)
         ) from None
     return tuple(out.items())
+
+
+def as_gen_says(error: LimitError, place: Place) -> LimitError:
+    """The error of a sampling parameter under the name that ``gen`` has for it, at its place."""
+    for ours, param in GEN_PARAMS.items():
+        error.message = re.sub(rf"\b{param}\b", ours, error.message)
+    error.position = error.position or position_of(place)
+    return error
 
 
 def _refuse_unknown(key: str, place: Place) -> NoReturn:
@@ -217,7 +225,7 @@ def check_options(called: str, choices: Any, position: SourcePosition | None) ->
 def _check_option(called: str, option: Any, number: int, seen: dict[str, int], position: Any) -> None:
     if not isinstance(option, str):
         raise ProgramTypeError(
-            f"{called}: option {number} is a {type(option).__name__}; options are texts.",
+            f"{called}: option {number} is {a_type_of(option)}; options are texts.",
             hint="Convert it with str(...).",
             position=position,
         )

@@ -41,6 +41,10 @@ def dtype_shape(dtype: Any) -> Shape:
     plain = _PLAIN.get(dtype) if isinstance(dtype, type | str) else None
     if plain is not None:
         return plain
+    if isinstance(dtype, str) and not dtype.lstrip().startswith("{"):
+        raise TypeError(
+            f"no type is called {dtype!r}; as text it takes {', '.join(k for k in _PLAIN if isinstance(k, str))}"
+        )
     texts = _texts_of(dtype)
     if texts is not None:
         return Shape("regex", "(" + "|".join(map(_escape, texts)) + ")", lambda text: _one_of(texts, text))

@@ -13,8 +13,9 @@ import msgspec
 
 from sgnb.errors import LimitError
 from sgnb.lang import api
+from sgnb.lang.arguments import as_gen_says
 from sgnb.lang.block import ForkOp, GenOp, IdsOp, SelectOp, TextOp
-from sgnb.lang.position import Place, internal, line_of, position_of
+from sgnb.lang.position import Place, internal, line_of
 from sgnb.runtime.collect import SessionHandle
 from sgnb.runtime.core import Core
 from sgnb.runtime.events import GenQueued, TextAppended
@@ -135,8 +136,7 @@ class Appending(Turns):
                 if stops:
                     params = msgspec.structs.replace(params, stop=(*params.stop, *stops)).check()
             except LimitError as error:
-                error.position = error.position or position_of(place)
-                raise
+                raise as_gen_says(error, place) from None
             self._made[key] = params
         return ordinal, params
 

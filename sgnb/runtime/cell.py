@@ -12,7 +12,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend
-from sgnb.errors import ProgramError, SgnbError, SourcePosition
+from sgnb.errors import ProgramError, SgnbError, SourcePosition, a_type_of
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cells import (
     VALUE_NAME,
@@ -94,7 +94,7 @@ def named_start(user_ns: Mapping[str, Any], name: str, line: int, magic: str) ->
     found = user_ns.get(name)
     if isinstance(found, State):
         return found
-    what = "is not defined" if name not in user_ns else f"is a {type(found).__name__}"
+    what = "is not defined" if name not in user_ns else f"is {a_type_of(found)}"
     raise ProgramError(
         f"--from takes the name of a state; {name!r} {what}.",
         hint="`%%sgl -o NAME` gives the state of a cell a name; `%sgl states` lists them.",

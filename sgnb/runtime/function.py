@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from sgnb.backends.base import Backend, require_backend
-from sgnb.errors import ProgramError
+from sgnb.errors import ProgramError, a_type_of
 from sgnb.lang.frontend.constants import check_graph
 from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
 from sgnb.lang.passes import PASSES, Pass, PassRecord
@@ -237,7 +237,7 @@ class SglFunction:
         for number, item in enumerate(items):
             if not isinstance(item, Mapping | tuple | list):
                 raise ProgramError(
-                    f"run_batch: item {number} is a {type(item).__name__}.",
+                    f"run_batch: item {number} is {a_type_of(item)}.",
                     hint="Give a dict of arguments, or a tuple, for each run.",
                     position=here(),
                 )

@@ -40,7 +40,7 @@ MISTAKES = {
     "s += select('x', choices=['a', 'b', 'a'])": (2, 25, "options 0 and 2 are the same", "Remove"),
     "s += gen('x', choices=['a', ''])": (2, 22, "option 1 is empty", "Give it a text"),
     "s += gen('x', choices='ab')": (2, 22, "a list of texts", "Write ['ab'"),
-    "s += select('x', ['a', 1])": (2, 17, "option 1 is a int", "str(...)"),
+    "s += select('x', ['a', 1])": (2, 17, "option 1 is an int", "str(...)"),
     "s += select('x', ['a'], choices_method='best')": (2, 39, "'best' is no choices method", "Methods"),
     "s += user_begin('x')": (2, 5, "takes no arguments", ""),
 }  # fmt: skip
@@ -75,7 +75,7 @@ RUNTIME = {
     "s['nothing']": (0, "no variable 'nothing'", "none yet"),
     "with s.user('text'):\n    pass": (0, "takes no text", "into the block"),
     "s += gen('x', temperature=-1)": (5, "temperature must be a number in 0..100, not -1.0", ""),
-    "s += gen('x', max_tokens='many')": (5, "max_new_tokens", ""),
+    "s += gen('x', max_tokens='many')": (5, "max_tokens must be", ""),
     "s += gen('x', stop='')": (5, "a stop string is empty", "Remove"),
     "s += gen('x', stop=5)": (5, "takes a list", ""),
     "s += gen(5)": (5, "gen's name must be a str", ""),

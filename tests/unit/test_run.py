@@ -155,7 +155,7 @@ def test_batch_keeps_order_and_errors_stay_with_their_item(backend):
     assert [s["x"] for s in maybe.run_batch([(1,), (2,)], backend=backend, generator_style=True)] == [
         "one two three four"
     ] * 2
-    with pytest.raises(sgl.ProgramError, match="item 1 is a int"):
+    with pytest.raises(sgl.ProgramError, match="item 1 is an int"):
         maybe.run_batch([(1,), 2], backend=backend)
 
 

@@ -169,7 +169,7 @@ REFUSED = [
     (lambda: sgl.select("x"), ProgramTypeError, "needs choices"),
     (lambda: sgl.select("x", "yes"), ProgramTypeError, "not one text"),
     (lambda: sgl.select("x", 5), ProgramTypeError, "not int"),
-    (lambda: sgl.select("x", ["a", 1]), ProgramTypeError, "option 1 is a int"),
+    (lambda: sgl.select("x", ["a", 1]), ProgramTypeError, "option 1 is an int"),
     (lambda: sgl.select("x", ["a", ""]), ProgramError, "option 1 is empty"),
     (lambda: sgl.select("x", ["a", "b", "a"]), ProgramError, "options 0 and 2 are the same"),
     (lambda: sgl.select("x", ["\ud800"]), ProgramError, "not valid Unicode"),

@@ -225,7 +225,7 @@ WRONG = [
     ({"regex": {"a": 1}}, ProgramTypeError, "regex takes a pattern"),
     ({"json_schema": "{"}, ProgramError, "not JSON"),
     ({"ebnf": 3}, ProgramTypeError, "ebnf takes a text"),
-    ({"dtype": "integer"}, ProgramError, "not JSON"),
+    ({"dtype": "integer"}, ProgramTypeError, "no type is called 'integer'"),
     ({"parse": True}, ProgramError, "does not say what to make"),
     ({"parse": 1, "dtype": int}, ProgramTypeError, "True or False"),
     ({"choices": ["a"], "dtype": int}, ProgramError, "neither a constraint"),
