@@ -132,7 +132,10 @@ def test_neighbours_and_overlap():
 def test_start_beyond_the_prompt_and_too_many_are_refused():
     rig = Rig()
     beyond = rig.run(1, PROMPT, return_logprob=True, logprob_start_len=len(PROMPT))
-    assert beyond.finish.error.code == "input" and "logprob_start_len" in beyond.finish.error.message
+    assert beyond.finish.error.code == "input"
+    assert (
+        f"logprob_start_len must be in -1..{len(PROMPT) - 1} for this prompt" in beyond.finish.error.message
+    )
     none = rig.run(2, PROMPT, return_logprob=True)
     assert not none.input_logprobs and none.logprobs
 

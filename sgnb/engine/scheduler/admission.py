@@ -135,7 +135,9 @@ def _too_many_logprobs(msg: SessionDecode, prompt: int) -> ErrorInfo | None:
         return None
     if params.logprob_start_len >= prompt:
         return _error(
-            "input", f"logprob_start_len is {params.logprob_start_len}, the prompt has {prompt} tokens"
+            "input",
+            f"logprob_start_len must be in -1..{prompt - 1} for this prompt of {prompt} tokens, "
+            f"not {params.logprob_start_len}",
         )
     count = (prompt - params.logprob_start_len) * (1 + params.top_logprobs_num)
     if count <= MAX_LOGPROBS:
