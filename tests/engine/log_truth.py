@@ -275,6 +275,10 @@ class LogTruth:
                     if decode or state == "first_token"
                     else "prefill"
                 )
+                about = self.requests[rid]
+                new, computed = about["prompt"] - about["cached"], shared + prefill - about["cached"]
+                if word == "prefill" and prefill and len(about["turns"]) == 1 and 0 < computed <= new:
+                    word = "prefill, " + f"{computed:,} of {new:,} new".replace(",", "\u2009")
                 found.append([rid, self.names[rid], word, prefill + decode, shared, prefill, decode])
         return sorted(found, key=lambda row: (-row[3] - row[4], row[0]))[:12]
 

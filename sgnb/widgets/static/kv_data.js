@@ -108,8 +108,10 @@ export function holdersOf(state, history, { runs }, kept = [], textOf = () => ""
     const own = prefill + decode;
     if (!own && !shared) continue;
     const record = history.requests.get(rid);
-    const fresh = record ? record.prompt - record.cached : 0;
-    const chunk = fresh > 0 && prefill ? `prefill, ${count(prefill)} of ${count(fresh)} new` : "prefill";
+    // How far: chunks that were computed may be the tree's already. One that came again computes its answer anew too.
+    const fresh = record?.turns.length === 1 ? record.prompt - record.cached : 0;
+    const done = shared + prefill - (record?.cached ?? 0);
+    const chunk = prefill && done > 0 && done <= fresh ? `prefill, ${count(done)} of ${count(fresh)} new` : "prefill";
     const doing = WAITING[word] ? WAITING[word] : decode || word === "first_token" ? "decode" : chunk;
     out.push({ rid, name: nameOf(record ?? { rid }), state: doing, own, shared, prefill, decode, runs: runsOf(state, runs, rid), text: textOf(state.nodes.get(state.holds.get(rid))) });
   }
