@@ -19,12 +19,12 @@ MODEL := smollm2-135m-instruct
 
 # Seconds a suite may take on two busy cores; together 45 minutes. A suite that hangs is ended, not waited for, and by an
 # interrupt, so that it still prints what failed before.
-BUDGET_unit := 330
-BUDGET_engine := 780
-BUDGET_kernel := 350
-BUDGET_notebooks := 360
+BUDGET_unit := 350
+BUDGET_engine := 790
+BUDGET_kernel := 370
+BUDGET_notebooks := 330
 BUDGET_browser := 620
-BUDGET_peer := 260
+BUDGET_peer := 240
 BUDGET_soak := 7200
 SUITES := unit engine peer kernel notebooks browser
 PYTEST := $(PY) -m pytest -q --durations=20 --durations-min=0.5

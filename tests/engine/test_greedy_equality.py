@@ -70,9 +70,9 @@ TEXTS = [
     '{"name": "Ada", "age":',
 ]
 PROMPTS = [CHAT.format(q) for q in QUESTIONS] + TEXTS
-SOME = PROMPTS[::3]
+SOME = PROMPTS[::4]
 """Alone, a prompt takes eight times as long as in a batch; ``make soak`` has them all."""
-OTHERS = PROMPTS[1::3]
+OTHERS = PROMPTS[1::4]
 """In chunks of 7 a prompt takes several prefills, and none is found in a cache; ``make soak`` has them all."""
 
 
