@@ -376,6 +376,9 @@ def test_the_command_compares_and_checks(tmp_path, capsys):
     assert data["cost"]["fixed"] == 0.001 and data["settings"][0]["retractions"] == 0
     assert command.main(["--workload", "few-shot", "--requests", "9", "--set", "random_seed=1,2"]) == 0
     assert "random_seed 2" in capsys.readouterr().out
+    huge = ["--max-running", "2000000000"]  # no list of so many rows is made
+    assert command.main(["--workload", "few-shot", "--requests", "9", *huge]) == 0
+    capsys.readouterr()
     assert command.main(["--workload", "few-shot", "--requests", "9", "--cache", "on,off"]) == 0
     shown = capsys.readouterr().out
     assert "cache on" in shown and "cache off" in shown
@@ -417,6 +420,9 @@ def test_the_commands_mistakes_are_told(tmp_path, capsys):
         assert caught.value.code == 2
     assert command.main(["--workload", "mixed", "--policy", "best"]) == 1
     assert "schedule_policy" in capsys.readouterr().err
+    for nothing in ("runner=torch", "runner_driver=process", "threads=2", "model=x"):
+        assert command.main(["--workload", "mixed", "--set", nothing]) == 1
+        assert f"{nothing.partition('=')[0]} makes no difference to a simulation" in capsys.readouterr().err
     assert command.main(["--workload", "mixed", "--requests", "0"]) == 1
 
 

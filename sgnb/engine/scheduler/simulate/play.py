@@ -49,6 +49,14 @@ from sgnb.messages import (
 )
 
 MAX_STEPS = 10_000_000
+MAX_ROWS = 100_000
+_NOT_SIMULATED = frozenset(
+    {
+        *("model", "name", "runner", "runner_driver", "device", "dtype", "attention_backend", "threads"),
+        *("deterministic", "watchdog_seconds", "stub_step_seconds", "grammar_backend"),
+    }
+)
+"""What is the model's, the machine's or the process's: a simulation has none of these."""
 
 
 @dataclass(slots=True)
@@ -93,13 +101,11 @@ class _Player:
         self.script = script
         self.clock = VirtualClock()
         self.args = simulated_args(script, changes)
-        self.runner = SimulatedRunner(
-            script,
-            cost,
-            self.clock,
-            self.args.max_total_tokens or script.max_total_tokens,
-            self.args.max_running_requests,
-        )
+        slots = self.args.max_total_tokens or script.max_total_tokens
+        rows = min(
+            self.args.max_running_requests, max(slots, MAX_ROWS)
+        )  # each row is an entry of several lists
+        self.runner = SimulatedRunner(script, cost, self.clock, slots, rows)
         self.played = Played(self.args)
         self._counted = script.counted() if script.counted_from > 0 else None
         self._own = [0, 0, 0]
@@ -193,15 +199,21 @@ class _Player:
 
 
 def simulated_args(script: Script, changes: Mapping[str, Any]) -> EngineArgs:
-    """The recorded arguments with changes. LimitError for a name or value that is not legal."""
+    """The recorded arguments with changes. LimitError for a name or value that is not legal, and for a name that makes no
+    difference here."""
     base = {**msgspec.structs.asdict(script.args), "runner": "stub", "stub_step_seconds": 0.0}
     base["max_total_tokens"] = script.max_total_tokens
     base["runner_driver"] = "inline"
     base["context_length"] = script.context_length
     wanted = with_objective(dict(changes))
+    legal = sorted(base.keys() - _NOT_SIMULATED)
     for name in wanted:
+        if name in _NOT_SIMULATED:
+            raise LimitError(
+                f"{name} makes no difference to a simulation", hint=f"Legal: {', '.join(legal)}."
+            )
         if name not in base:
-            raise LimitError(f"unknown engine argument {name!r}", hint=f"Legal: {', '.join(sorted(base))}.")
+            raise LimitError(f"unknown engine argument {name!r}", hint=f"Legal: {', '.join(legal)}.")
     return EngineArgs.make(**{**base, **wanted})
 
 
