@@ -174,8 +174,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise LimitError(f"{' and '.join(given)} are given; an output has one constraint")
         for kind in given:
             check_constraint(kind, getattr(self, kind))
-        if len(self.stop) > MAX_STOPS or len(self.stop_token_ids) > MAX_STOPS:
-            raise LimitError(f"at most {MAX_STOPS} stops are allowed")
+        for key in ("stop", "stop_token_ids"):
+            if len(getattr(self, key)) > MAX_STOPS:
+                raise LimitError(f"{key} must be {LEGAL[key]}, not {len(getattr(self, key))} of them")
         for text in self.stop:
             try:
                 size = len(text.encode())

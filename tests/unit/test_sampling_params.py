@@ -84,6 +84,11 @@ def test_F29_every_parameter_refuses_a_wrong_type_with_what_is_legal():
     [
         ({"stop": ["a", 5]}, "stop must be a text or a list of at most 16 texts, but stop[1] is 5"),
         ({"stop_token_ids": [1, "x"]}, "stop_token_ids[1] is 'x'"),
+        ({"stop": ["a"] * 17}, "stop must be a text or a list of at most 16 texts, not 17 of them"),
+        (
+            {"stop_token_ids": [1] * 20},
+            "stop_token_ids must be a list of at most 16 token ids, not 20 of them",
+        ),
         ({"temprature": 1}, "unknown sampling parameter 'temprature'. Did you mean 'temperature'?"),
         ({"stop_regex": "x"}, "stop_regex is not supported"),
         ({"seed": -1}, "seed must be a whole number in 0..2^63-1, not -1"),
