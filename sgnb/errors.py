@@ -46,7 +46,12 @@ class SourcePosition:
 def a_type_of(value: object) -> str:
     """The value's type as a sentence has it: ``a str``, ``an int``."""
     name = type(value).__name__
-    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+    return f"{article(name)} {name}"
+
+
+def article(word: str) -> str:
+    """``a`` or ``an``."""
+    return "an" if word[:1].lower() in "aeio" else "a"
 
 
 class SgnbError(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from msgspec.structs import replace
 
@@ -41,6 +41,7 @@ from sgnb.reasoning import FAMILIES
 internal(__name__)
 
 ROLES = ("system", "user", "assistant")
+_Kept = TypeVar("_Kept", bound=Expr)
 
 
 def gen(
@@ -166,65 +167,72 @@ def _place_gen(expr: Gen | Select, frame: FrameType, place: Place) -> Any:
     target = context.open_turn.get()
     if target is not None:
         return target.append_expr(expr, place) if use_of_call(frame) != "used" else expr
-    if context.current_state.get() is not None and use_of_call(frame) == "dropped":
-        raise ProgramError(
-            f"{expr!r} has no effect here: it is built and dropped.",
-            hint=f"Append it: s += {expr!r}.",
-            position=position_of(place),
-        )
+    return _kept(expr, frame)
+
+
+def _kept(expr: _Kept, frame: FrameType | None = None) -> _Kept:
+    """The expression; in a program it is refused where nothing takes it."""
+    if context.current_state.get() is not None:
+        frame = frame or user_frame()
+        if use_of_call(frame) == "dropped":
+            raise ProgramError(
+                f"{expr!r} has no effect here: it is built and dropped.",
+                hint=f"Append it: s += {expr!r}.",
+                position=position_of(place_of(frame)),
+            )
     return expr
 
 
 def system(expr: object = None) -> Turn:
     """A system turn: ``s += system("…")`` or ``with system():``."""
-    return Turn("system", expr)
+    return _kept(Turn("system", expr))
 
 
 def user(expr: object = None) -> Turn:
     """A user turn: ``s += user("…")`` or ``with user():``."""
-    return Turn("user", expr)
+    return _kept(Turn("user", expr))
 
 
 def assistant(expr: object = None) -> Turn:
     """An assistant turn: ``s += assistant(gen("x"))`` or ``with assistant():``."""
-    return Turn("assistant", expr)
+    return _kept(Turn("assistant", expr))
 
 
 def system_begin() -> RoleBegin:
     """Begin a system turn."""
-    return RoleBegin("system")
+    return _kept(RoleBegin("system"))
 
 
 def system_end() -> RoleEnd:
     """End the system turn."""
-    return RoleEnd("system")
+    return _kept(RoleEnd("system"))
 
 
 def user_begin() -> RoleBegin:
     """Begin a user turn."""
-    return RoleBegin("user")
+    return _kept(RoleBegin("user"))
 
 
 def user_end() -> RoleEnd:
     """End the user turn."""
-    return RoleEnd("user")
+    return _kept(RoleEnd("user"))
 
 
 def assistant_begin() -> RoleBegin:
     """Begin an assistant turn."""
-    return RoleBegin("assistant")
+    return _kept(RoleBegin("assistant"))
 
 
 def assistant_end() -> RoleEnd:
     """End the assistant turn."""
-    return RoleEnd("assistant")
+    return _kept(RoleEnd("assistant"))
 
 
 def text(value: str) -> Text:
     """Text in which nothing becomes a special token, wherever it stands."""
     if not isinstance(value, str):
         raise ProgramTypeError(f"text() takes a str, not {type(value).__name__}.", position=here())
-    return Text(value, literal=True)
+    return _kept(Text(value, literal=True))
 
 
 def gen_int(

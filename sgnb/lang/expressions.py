@@ -30,6 +30,20 @@ class Expr:
     def __radd__(self, other: object) -> ExprList:
         return ExprList((*flatten(as_expr(other)), *flatten(self)))
 
+    def __str__(self) -> str:
+        raise ProgramTypeError(
+            f"{self!r} cannot be made a text: its text does not exist yet.",
+            hint='Append it with +, for example: s += "Answer: " + gen("x"), and read it then: s["x"].',
+            position=here(),
+        )
+
+    def __bool__(self) -> bool:
+        raise ProgramTypeError(
+            f"{self!r} is neither true nor false: its text does not exist yet.",
+            hint='Append it, and ask for what was said: if s["x"]: …',
+            position=here(),
+        )
+
     def __format__(self, spec: str) -> NoReturn:
         raise ProgramTypeError(
             f"{self!r} cannot stand inside an f-string: its text does not exist yet.",
@@ -46,6 +60,12 @@ class Text(Expr, msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"text({self.value!r})" if self.literal else repr(self.value)
+
+    def __str__(self) -> str:
+        return self.value
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
 
 
 class Tokens(Expr, msgspec.Struct, frozen=True):
@@ -178,8 +198,23 @@ def as_expr(value: object) -> Expr:
         message, hint = "None cannot be appended to a state.", "Did a function forget to return its text?"
     else:
         message = f"A value of type {kind} cannot be appended to a state; text or an expression is needed."
-        hint = "Convert it with str(...) or put it into an f-string."
+        hint = _way_on(value)
     raise ProgramTypeError(message, hint=hint, position=here())
+
+
+def _way_on(value: object) -> str:
+    kind = type(value).__name__
+    if kind == "State":
+        return 'To append write s += …; of another state append text: other.text() or other["name"].'
+    if kind == "Group":
+        return "Append to its branches: forks += …; join() gives the parent their variables."
+    if callable(value):
+        return f"Call it: {getattr(value, '__name__', kind)}(…)."
+    if isinstance(value, (bytes, bytearray)):
+        return "Decode it: value.decode()."
+    if isinstance(value, (list, tuple)):
+        return 'Append its parts one after another, or join its texts: "".join(…).'
+    return "Convert it with str(...) or put it into an f-string."
 
 
 def flatten(expr: Expr) -> tuple[Expr, ...]:

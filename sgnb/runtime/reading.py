@@ -10,6 +10,7 @@ import difflib
 from typing import Any, NoReturn
 
 from sgnb.errors import Cancelled, ProgramTypeError, UnknownVariable
+from sgnb.lang.expressions import Expr
 from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.scopes import join_pieces
@@ -84,7 +85,13 @@ class Reading:
         )
 
     def set_var(self, name: str, value: Any) -> None:
-        """Bind a variable to a value of the notebook's."""
+        """Bind a variable to a value of the notebook's. ProgramTypeError for an expression: it has no value."""
+        if isinstance(value, Expr):
+            raise ProgramTypeError(
+                f"A variable cannot be {value!r}: an expression has no value before it is appended.",
+                hint='Append it under a name, s += gen("x"), and s["x"] is its text.',
+                position=here(),
+            )
         self._values[name] = resolved(value)
 
     def text(self) -> str:

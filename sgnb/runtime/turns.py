@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import Any
 
 from sgnb.backends.base import Backend, TemplateInfo
-from sgnb.errors import ProgramError
+from sgnb.errors import ProgramError, article
 from sgnb.lang import api
 from sgnb.lang.block import MarkOp
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
@@ -57,7 +57,8 @@ class Turns(Streaming):
             if isinstance(part, api.RoleBegin):
                 if role is not None:
                     raise ProgramError(
-                        f"A {part.role} turn begins inside a {role} turn; turns cannot be nested.",
+                        f"{article(part.role).capitalize()} {part.role} turn begins inside {article(role)} {role} turn;"
+                        " turns cannot be nested.",
                         hint=f"End the {role} turn first.",
                         position=position_of(place),
                     )
@@ -66,7 +67,7 @@ class Turns(Streaming):
                 if role != part.role:
                     raise ProgramError(
                         f"{part.role}_end() without {part.role}_begin()"
-                        + (f"; a {role} turn is open." if role else "."),
+                        + (f"; {article(role)} {role} turn is open." if role else "."),
                         hint=f"Write `with s.{part.role}():`, which ends its turn by itself.",
                         position=position_of(place),
                     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NoReturn
 
-from sgnb.errors import ProgramError, ProgramTypeError, SourcePosition
+from sgnb.errors import ProgramError, ProgramTypeError, SourcePosition, article
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.arguments import (
     GEN_NAMES,
@@ -290,10 +290,18 @@ def _is_gen(node: ast.expr, cell: CellSource) -> bool:
     )
 
 
+def _is_turn(node: ast.expr, cell: CellSource) -> bool:
+    """``user("…")`` and its kin, which only build what ``s +=`` appends."""
+    names = {f"{role}{end}" for role in ROLE_NAMES for end in ("", "_begin", "_end")} - cell.names
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
 def _check_blocks(statements: list[ast.stmt], cell: CellSource, role: str | None, *, in_block: bool) -> None:
     """Nested turns, dropped generations, and turns inside turns, as far as the text alone shows them."""
     for node in statements:
-        if isinstance(node, ast.Expr) and _is_gen(node.value, cell) and not in_block:
+        if isinstance(node, ast.Expr) and (
+            (_is_gen(node.value, cell) and not in_block) or _is_turn(node.value, cell)
+        ):
             text = ast.unparse(node.value)
             refuse(
                 node,
@@ -333,7 +341,7 @@ def _nested(node: ast.AST, filename: str, inner: str, outer: str) -> NoReturn:
     refuse(
         node,
         filename,
-        f"A {inner} turn begins inside a {outer} turn; turns cannot be nested.",
+        f"{article(inner).capitalize()} {inner} turn begins inside {article(outer)} {outer} turn; turns cannot be nested.",
         f"End the {outer} turn first.",
     )
 
