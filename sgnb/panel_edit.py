@@ -22,7 +22,8 @@ from sgnb import magic_options
 from sgnb.cell import core_of
 from sgnb.errors import SgnbError, SourcePosition
 from sgnb.lang.api import DSL_NAMES
-from sgnb.lang.frontend.cells import check_cell, parse_cell
+from sgnb.lang.frontend.cell_checks import check_cell
+from sgnb.lang.frontend.cells import parse_cell
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.position import CELL_PREFIX
 from sgnb.runtime.explain import explain_data, run_data, text_data

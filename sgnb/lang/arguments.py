@@ -1,7 +1,7 @@
 """The arguments of ``gen``: which names are legal, which come later, and their check.
 
-Notebook process; used by ``lang.api.gen`` when a program runs and by ``lang.frontend.cells`` on a cell's text. A name is
-never ignored: it is carried out, refused as one of a later version, or unknown.
+Notebook process; used by ``lang.api.gen`` when a program runs and by ``lang.frontend.cell_checks`` on a cell's text. A name
+is never ignored: it is carried out, refused as one of a later version, or unknown.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from typing import Any
 from sgnb.backends.base import Backend
 from sgnb.errors import ProgramError, SgnbError, SourcePosition, a_type_of
 from sgnb.lang.api import DSL_NAMES
+from sgnb.lang.frontend.cell_checks import check_cell
 from sgnb.lang.frontend.cells import (
     VALUE_NAME,
     CellSource,
-    check_cell,
     compile_as_it_stands,
     compile_cell,
     parse_cell,
