@@ -151,5 +151,5 @@ function sameRequest(record, event) {
   if (["cell", "branch", "name", "line"].some(field => (known[field] ?? "") !== (label[field] ?? ""))) return false;
   if (record.client !== event.client) return false;
   if (record.prompt && event.prompt_tokens && record.prompt !== event.prompt_tokens) return false;
-  return event.state === "admitted" || !record.match || event.cached_tokens === undefined || record.cached === event.cached_tokens;
+  return !record.match || event.cached_tokens === undefined || record.cached === event.cached_tokens;
 }
