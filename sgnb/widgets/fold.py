@@ -68,8 +68,11 @@ class ProgramFold:
         self._gens: dict[str, tuple[Row, Segment, Cost]] = {}
         self._gens_of: dict[int, Row] = {}
         self._recent: deque[tuple[float, int]] = deque()
+        self._recent_tokens = 0
         self._dirty: set[int] = set()
         self._dirty_lanes: set[int] = set()
+        self._grown: set[int] = set()
+        """Rows with more text of a running generation and nothing else: their numbers may wait."""
         self._index: dict[int, int] = {}
         self._noted: set[str] = set()
         self._shown_errors: set[str] = set()
@@ -169,7 +172,8 @@ class ProgramFold:
             row.segments.append(Segment(False))
             self._fresh.setdefault(state, []).append(row.segments[-1])
             self._row_with[id(row.segments[-1])] = row
-        self._grow(row, row.segments[-1], text)
+        self._grow(row.segments[-1], text)
+        self._touch(row)
 
     def _queue(self, event: ev.GenQueued) -> None:
         row = self._row_of(event.state, event.line)
@@ -188,6 +192,10 @@ class ProgramFold:
         self._touch(row)
 
     def _progress(self, event: ev.Event, row: Row, segment: Segment, cost: Cost, now: float) -> None:
+        if event.__class__ is ev.GenDelta and cost.state == "running":
+            self._grown.add(self._index[id(row)])
+        else:
+            self._touch(row)
         match event:
             case ev.GenStarted():
                 cost.state = "running"
@@ -197,8 +205,9 @@ class ProgramFold:
                 cost.first, cost.last = cost.first or now, now
                 self.tokens += tokens
                 self._recent.append((now, tokens))
+                self._recent_tokens += tokens
                 segment.add_tokens(details)
-                self._grow(row, segment, text)
+                self._grow(segment, text)
             case ev.GenDone(meta=meta, prompt=prompt):
                 self._done(cost, meta)
                 if isinstance(prompt, PromptText):
@@ -216,7 +225,6 @@ class ProgramFold:
             case ev.GenFailed(error=error):
                 cost.state, cost.reason = "failed", {"type": "error"}
                 self._fail(row, error)
-        self._touch(row)
 
     def _free_followers(self, row: Row, ended: Cost) -> None:
         """What waited for this generation is queued in its own right now."""
@@ -303,7 +311,7 @@ class ProgramFold:
         self._touch(row)
         return row
 
-    def _grow(self, row: Row, segment: Segment, text: str) -> None:
+    def _grow(self, segment: Segment, text: str) -> None:
         if not text:
             return
         kept = text[: self._room]
@@ -312,11 +320,15 @@ class ProgramFold:
         segment.hidden_bytes += len(text[len(kept) :].encode("utf-8", "replace"))
         if kept:
             segment.parts.append(kept)
-        self._touch(row)
 
     def _touch(self, row: Row) -> None:
         self._dirty.add(self._index[id(row)])
         self._dirty_lanes.add(row.lane)
+
+    def _all_sent(self) -> None:
+        self._dirty.clear()
+        self._dirty_lanes.clear()
+        self._grown.clear()
 
     # ------------------------------------------------------------ reading
 
@@ -410,11 +422,11 @@ class ProgramFold:
         """Tokens a second over the last second."""
         now = time.monotonic()
         while self._recent and now - self._recent[0][0] > RATE_WINDOW:
-            self._recent.popleft()
+            self._recent_tokens -= self._recent.popleft()[1]
         if not self._recent:
             return 0
         span = max(0.1, min(RATE_WINDOW, now - self._began))
-        return round(sum(tokens for _, tokens in self._recent) / span)
+        return round(self._recent_tokens / span)
 
     def facts(self) -> list[str]:
         """What stands behind state and time in the header."""
@@ -462,8 +474,7 @@ class ProgramFold:
                     shown["marks"] = list(segment.marks)
                     segment.sent_marks = len(segment.marks)
             rows.append(data)
-        self._dirty.clear()
-        self._dirty_lanes.clear()
+        self._all_sent()
         self._sent_version = self.version
         self._sent_pending = self.pending()
         return {
@@ -475,12 +486,24 @@ class ProgramFold:
             "pending": self._sent_pending,
         }
 
-    def delta(self) -> dict[str, Any]:
-        """What changed since the last ``snapshot`` or ``delta``, all of it; ``from`` names the version it applies to."""
+    @property
+    def owes_numbers(self) -> bool:
+        """True when the last ``delta`` left numbers out."""
+        return bool(self._grown)
+
+    def delta(self, *, numbers: bool = True) -> dict[str, Any]:
+        """What changed since the last ``snapshot`` or ``delta``; ``from`` names the version it applies to.
+
+        Without ``numbers`` rows that only got more text come as that text; all else of them is owed.
+        """
         rows, texts, marks = [], [], []
-        for index in sorted(self._dirty):
+        if numbers:
+            for index in self._grown:
+                self._touch(self.rows[index])
+        for index in sorted(self._dirty | self._grown):
             row = self.rows[index]
-            rows.append([index, fold_data.row_data(self, row)])
+            if index in self._dirty:
+                rows.append([index, fold_data.row_data(self, row)])
             for number, segment in enumerate(row.segments):
                 if segment.sent < len(segment.parts):
                     texts.append([index, number, "".join(segment.parts[segment.sent :])])
@@ -490,8 +513,9 @@ class ProgramFold:
                     segment.sent_marks = len(segment.marks)
         lanes = [[n, fold_data.lane_data(self, self.lanes[n])] for n in sorted(self._dirty_lanes)]
         base, self._sent_version = self._sent_version, self.version
-        self._dirty.clear()
-        self._dirty_lanes.clear()
+        owed = self._grown - self._dirty
+        self._all_sent()
+        self._grown = owed
         out = {"k": "delta", "from": base, "seq": self.version, "head": self.head(), "rows": rows}
         out |= {"text": texts, "marks": marks, "lanes": lanes}
         if self.pending() != self._sent_pending:

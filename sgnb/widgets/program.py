@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 SNAPSHOT_EVERY = 0.5
 HEARTBEAT = 1.0
 """A running view with no news says so once in this many seconds: the page's clock may go on."""
+NUMBERS_EVERY = 0.25
+"""Seconds between two messages with the numbers of running rows: the page draws them no oftener (program_data.js)."""
 ACK_WINDOW = 2
 ACK_PATIENCE = 2.0
 """Seconds without any acknowledgement after which a page that did acknowledge is served slowly."""
@@ -97,6 +99,7 @@ class ProgramView:
         self._unlisten: Callable[[], None] | None = None
         self._extra: dict[str, Any] = {}
         self._next_snapshot = 0.0
+        self._next_numbers = 0.0
         self._wants_snapshot = False
         self._made = time.monotonic()
         self._sent_at = self._made
@@ -206,16 +209,26 @@ class ProgramView:
             ended, news = self._fold.finished is not None, self._fold.news()
             stale = self._trait_version != self._fold.version
             whole = self._wants_snapshot or (stale and (ended or now >= self._next_snapshot))
-            beat = now - self._sent_at >= HEARTBEAT and not ended
+            numbers = now >= self._next_numbers
+            beat = not ended and (now - self._sent_at >= HEARTBEAT or (numbers and self._fold.owes_numbers))
             if whole:
                 self.send_snapshot()
             elif (news or beat) and self._widget is not None:
-                self._widget.send(self._fold.delta() | {"head": self._head()})
+                self._widget.send(self._with_facts(self._fold.delta(numbers=numbers)))
             if whole or news or beat:
                 self._sent_at = now
-            stale = self._trait_version != self._fold.version
-            self.due = None if ended else max(now + 0.001, self._next_snapshot) if stale else now + HEARTBEAT
+                self._next_numbers = now + NUMBERS_EVERY if whole or numbers else self._next_numbers
+            self.due = None if ended else self._next_due(now)
         return whole or news or beat
+
+    def _next_due(self, now: float) -> float:
+        """When something is to be sent though nothing new comes: numbers that are owed, the snapshot, a sign of life."""
+        due = now + HEARTBEAT
+        if self._trait_version != self._fold.version:
+            due = min(due, self._next_snapshot)
+        if self._fold.owes_numbers:
+            due = min(due, self._next_numbers)
+        return max(now + 0.001, due)
 
     def _held_back(self, now: float) -> bool:
         """True while a page that acknowledges has not done so for two snapshots: it gets the newest state later."""
@@ -244,15 +257,16 @@ class ProgramView:
             self._widget.snapshot = picture
 
     def _picture(self) -> dict[str, Any]:
-        return self._fold.snapshot() | {"head": self._head()}
+        return self._with_facts(self._fold.snapshot())
 
-    def _head(self) -> dict[str, Any]:
-        head = self._fold.head()
+    def _with_facts(self, message: dict[str, Any]) -> dict[str, Any]:
+        """A delta or snapshot, whose head also says what the fold does not know."""
+        head = message["head"]
         if self.source is not None:
             head |= self.source.facts()
-        if not self._extra:
-            return head
-        return head | self._extra | {"seconds": round(time.monotonic() - self._made, 3)}
+        if self._extra:
+            head |= self._extra | {"seconds": round(time.monotonic() - self._made, 3)}
+        return message
 
     def _answer(self, content: dict[str, Any]) -> None:
         """A question is answered on a thread of its own: it may wait for the engine, and a comm must not."""

@@ -95,9 +95,30 @@ def test_deltas_add_up_to_the_snapshot(seed: int) -> None:
         if dice.random() < 0.2:
             doc = fold.snapshot()
         else:
-            apply(doc, fold.delta())
+            apply(doc, fold.delta(numbers=dice.random() < 0.5))
+    apply(doc, fold.delta())
+    assert not fold.owes_numbers
     whole = fold_of(a_log()).snapshot()
     assert doc["rows"] == whole["rows"]
+
+
+def test_a_delta_without_numbers_has_of_a_growing_row_its_text_alone() -> None:
+    log = a_log(ended=False)
+    fold = fold_of(log)
+    doc = fold.snapshot()
+    log.append(ev.GenDelta("r1", "more", 1))
+    fold.feed(log.since(fold.next_seq))
+    text = fold.delta(numbers=False)
+    assert text["rows"] == text["lanes"] == []
+    assert text["text"] == [[1, 1, "more"]]
+    assert fold.owes_numbers
+    apply(doc, text)
+    numbers = fold.delta()
+    assert numbers["text"] == []
+    assert numbers["rows"][0][1]["costs"][0]["parts"] == ["4 of ≤\u2009120 tok"]
+    apply(doc, numbers)
+    assert doc["rows"] == fold.snapshot()["rows"]
+    assert not fold.owes_numbers
 
 
 def test_a_failed_gen_marks_its_row_once_and_keeps_the_text() -> None:
@@ -413,10 +434,10 @@ def test_deltas_of_branches_add_up_to_the_snapshot(seed: int) -> None:
         cut = dice.randint(1, 3)
         fold.feed(entries[:cut])
         entries = entries[cut:]
-        delta = fold.delta()
-        apply(doc, delta)
-        for number, lane in delta["lanes"]:
-            doc["lanes"][number : number + 1] = [lane]
+        for delta in [fold.delta(numbers=dice.random() < 0.5), *([] if entries else [fold.delta()])]:
+            apply(doc, delta)
+            for number, lane in delta["lanes"]:
+                doc["lanes"][number : number + 1] = [lane]
     whole = fold_of(forked(), times=False).snapshot()
     assert doc["rows"] == whole["rows"]
     assert doc["lanes"] == whole["lanes"]
