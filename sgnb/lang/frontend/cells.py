@@ -9,7 +9,6 @@ from __future__ import annotations
 import __future__ as futures
 
 import ast
-import copy
 import linecache
 import symtable
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from sgnb.lang.frontend.factory import compile_in_factory, imported_names, renam
 from sgnb.lang.frontend.graph_expressions import span_of_node
 from sgnb.lang.frontend.rewrite import HOOKS, Rewriter
 from sgnb.lang.frontend.source import CO_COROUTINE
+from sgnb.lang.frontend.tree import at, children, copied, walk
 from sgnb.lang.position import source_position
 
 CELL_FUNCTION = "_sg_cell_"
@@ -58,7 +58,7 @@ def parse_cell(source: str, filename: str, magic: SourcePosition | None = None) 
     if not tree.body:
         raise _only_comments(source, filename)
     names = frozenset(_bound_names(tree, table))
-    loaded = frozenset(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    loaded = frozenset(node.id for node in walk(tree) if isinstance(node, ast.Name))
     return CellSource(tree, filename, names, loaded, bool(code.co_flags & CO_COROUTINE))
 
 
@@ -95,12 +95,12 @@ def refuse(node: ast.AST, filename: str, message: str, hint: str = "") -> NoRetu
 
 def own_scope(tree: ast.AST) -> Iterator[ast.AST]:
     """All nodes that are executed in the tree's own scope: bodies of functions and classes are left out."""
-    todo = list(ast.iter_child_nodes(tree))
+    todo = children(tree)
     while todo:
         node = todo.pop()
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo += ast.iter_child_nodes(node)
+            todo += children(node)
 
 
 def _refuse_statements(tree: ast.Module, filename: str) -> None:
@@ -120,7 +120,7 @@ def _bound_names(tree: ast.Module, table: symtable.SymbolTable) -> Iterator[str]
     for symbol in table.get_symbols():
         if symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace() or symbol.is_annotated():
             yield symbol.get_name()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.NamedExpr) and isinstance(node.target, ast.Name):
             yield node.target.id
         elif isinstance(node, ast.Global):
@@ -136,7 +136,7 @@ VALUE_NAME = "_sg_value_"
 
 def compile_as_it_stands(cell: CellSource) -> CodeType:
     """The cell for an eager run: ``eval`` runs it over the cell's namespace, or gives a coroutine when it awaits."""
-    tree = copy.deepcopy(cell.tree)
+    tree = copied(cell.tree)
     last = tree.body[-1]
     if isinstance(last, ast.Expr):
         target = ast.Name(id=VALUE_NAME, ctx=ast.Store())
@@ -151,7 +151,7 @@ def compile_cell(cell: CellSource) -> CodeType:
     rewriter = Rewriter(global_names=cell.names, module_scope=True)
     flags = 0
     statements: list[ast.stmt] = []
-    for statement in copy.deepcopy(cell.tree).body:
+    for statement in copied(cell.tree).body:
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             for alias in statement.names:  # legal only at the top of a module: its effect is a flag
                 flags |= getattr(futures, alias.name).compiler_flag
@@ -163,7 +163,7 @@ def compile_cell(cell: CellSource) -> CodeType:
         statements[-1] = ast.copy_location(ast.Return(last.value), last)
     body = rewriter.body(statements)
     if cell.names:
-        body = [ast.Global(names=sorted(cell.names)), *body]
+        body = [at(last, ast.Global(names=sorted(cell.names))), *body]
     function = ast.FunctionDef(
         name=CELL_FUNCTION,
         args=ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]),

@@ -7,7 +7,9 @@ function of its first iterable, here a generator that is run with ``yield from``
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
+
+from sgnb.lang.frontend.tree import at, children, walk
 
 if TYPE_CHECKING:
     from sgnb.lang.frontend.rewrite import Comprehension, Rewriter
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 LIFTED = {"_sg_listcomp_": "<listcomp>", "_sg_setcomp_": "<setcomp>", "_sg_dictcomp_": "<dictcomp>",
           "_sg_lambda_": "<lambda>"}  # fmt: skip
 """Names of functions the rewriter makes, and what tracebacks call them."""
-_Node = TypeVar("_Node", bound=ast.AST)
 _ACC, _FIRST, _KEY = "_sg_acc_", "_sg_first_", "_sg_key_"
 
 
@@ -40,7 +41,7 @@ class Lifter:
         own = f"{kind}{len(self.functions)}"  # after the iterable, which may hold a comprehension that is lifted first
         self.functions.append(self._function(own, node))
         call = ast.Call(func=ast.Name(own, ast.Load()), args=[iterable], keywords=[])
-        return _at(node, ast.YieldFrom(call))
+        return at(node, ast.YieldFrom(call))
 
     def _function(self, own: str, node: Comprehension) -> ast.stmt:
         outer = self._rewriter
@@ -59,7 +60,7 @@ class Lifter:
                 else inner.visit(generator.iter)
             )
             loop = ast.For(target=generator.target, iter=_hooked(iterable), body=statements, orelse=[])
-            statements = [_at(generator.target, loop)]
+            statements = [at(generator.target, loop)]
         empty: ast.expr = ast.List([], ast.Load())
         if isinstance(node, ast.SetComp):
             empty = ast.Set([ast.Starred(ast.Tuple([], ast.Load()), ast.Load())])  # no name of the user's
@@ -83,7 +84,7 @@ class Lifter:
             body=inner.with_lifted(body, node),
             decorator_list=[],
         )
-        return _at(node, function)
+        return at(node, function)
 
 
 def _store(node: Comprehension, inner: Rewriter) -> ast.stmt:
@@ -92,12 +93,12 @@ def _store(node: Comprehension, inner: Rewriter) -> ast.stmt:
         key = ast.Assign(targets=[ast.Name(_KEY, ast.Store())], value=inner.visit(node.key))
         item = ast.Subscript(value=acc, slice=ast.Name(_KEY, ast.Load()), ctx=ast.Store())
         value = ast.Assign(targets=[item], value=inner.visit(node.value))
-        return _at(node, ast.If(test=ast.Constant(True), body=[key, value], orelse=[]))
+        return at(node, ast.If(test=ast.Constant(True), body=[key, value], orelse=[]))
     method = "append" if isinstance(node, ast.ListComp) else "add"
     call = ast.Call(
         func=ast.Attribute(value=acc, attr=method, ctx=ast.Load()), args=[inner.visit(node.elt)], keywords=[]
     )
-    return _at(node, ast.Expr(call))
+    return at(node, ast.Expr(call))
 
 
 def _hooked(iterable: ast.expr) -> ast.expr:
@@ -105,25 +106,18 @@ def _hooked(iterable: ast.expr) -> ast.expr:
 
 
 def _can_wait(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.Call | ast.Subscript) for part in ast.walk(node))
+    return any(isinstance(part, ast.Call | ast.Subscript) for part in walk(node))
 
 
 def _walrus_names(node: ast.AST) -> set[str]:
     """Names a walrus in the comprehension (or in one inside it) binds; nested functions keep their own."""
     names: set[str] = set()
-    todo = list(ast.iter_child_nodes(node))
+    todo = children(node)
     while todo:
         child = todo.pop()
         if isinstance(child, ast.Lambda):
             continue
         if isinstance(child, ast.NamedExpr) and isinstance(child.target, ast.Name):
             names.add(child.target.id)
-        todo += ast.iter_child_nodes(child)
+        todo += children(child)
     return names
-
-
-def _at(node: ast.AST, new: _Node) -> _Node:
-    for part in ast.walk(new):
-        if "lineno" in part._attributes and not hasattr(part, "lineno"):
-            ast.copy_location(part, node)
-    return new

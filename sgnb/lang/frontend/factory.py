@@ -14,8 +14,11 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from sgnb.lang.frontend.rewrite import HOOKS, LIFTED, rewrite_function
+from sgnb.lang.frontend.tree import children
 
 FACTORY = "_sg_factory_"
+_TOP: dict[str, Any] = {"lineno": 1, "col_offset": 0, "end_lineno": 1, "end_col_offset": 0}
+"""The place of what stands around the function: only the function's own nodes keep theirs."""
 
 FunctionNode = ast.FunctionDef | ast.Lambda
 
@@ -51,27 +54,32 @@ def compile_in_factory(
 
     ``imports`` are the names the module imports: CPython compiles ``name.f()`` otherwise for them.
     """
-    parameters = [ast.arg(arg=name) for name in (*free, *hooks)]
-    inner: ast.stmt = ast.Expr(node) if isinstance(node, ast.Lambda) else node
+    parameters = [ast.arg(arg=name, **_TOP) for name in (*free, *hooks)]
+    inner: ast.stmt = ast.Expr(node, **_TOP) if isinstance(node, ast.Lambda) else node
     body: list[ast.stmt] = [inner]
     bound = [] if isinstance(node, ast.Lambda) else [node.name]
     if class_name is not None:
-        body = [ast.ClassDef(name=class_name, bases=[], keywords=[], body=[inner], decorator_list=[])]
+        body = [ast.ClassDef(name=class_name, bases=[], keywords=[], body=[inner], decorator_list=[], **_TOP)]
         bound = [class_name]
     hidden = [name for name in bound if name not in free]
     if hidden:
-        body = [ast.Global(names=hidden), *body]
+        body = [ast.Global(names=hidden, **_TOP), *body]
     factory = ast.FunctionDef(
         name=FACTORY,
         args=ast.arguments(posonlyargs=[], args=parameters, kwonlyargs=[], kw_defaults=[], defaults=[]),
         body=body,
         decorator_list=[],
+        **_TOP,
     )
-    dead: list[ast.stmt] = [ast.Import(names=[ast.alias(name="sys", asname=name)]) for name in imports]
-    if dead:
-        dead = [ast.If(test=ast.Constant(False), body=dead, orelse=[])]
+    dead: list[ast.stmt] = []
+    if imports:
+        names = [ast.alias(name="sys", asname=name, **_TOP) for name in imports]
+        dead = [
+            ast.If(
+                test=ast.Constant(False, **_TOP), body=[ast.Import(names=names, **_TOP)], orelse=[], **_TOP
+            )
+        ]
     module = ast.Module(body=[*dead, factory], type_ignores=[])
-    ast.fix_missing_locations(module)
     code: CodeType = compile(module, filename, "exec", flags=flags, dont_inherit=True)
     for _ in range(2 if class_name is None else 3):
         code = next(const for const in code.co_consts if isinstance(const, CodeType))
@@ -87,7 +95,7 @@ def imported_names(tree: ast.Module) -> tuple[str, ...]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             names.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
-            todo += ast.iter_child_nodes(node)
+            todo += children(node)
     return tuple(sorted(names - {"*"}))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 
+from sgnb.lang.frontend.tree import children
 from sgnb.lang.ir import (
     Append,
     BeginPart,
@@ -107,7 +108,7 @@ class ExpressionReader:
     def expressions(self, node: ast.AST) -> list[Node]:
         """The reads and calls inside an expression, inner before outer."""
         out: list[Node] = []
-        for child in ast.iter_child_nodes(node):
+        for child in children(node):
             if not isinstance(child, ast.Lambda | ast.FunctionDef | ast.ClassDef | ast.stmt):
                 out += self.expressions(child)
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):

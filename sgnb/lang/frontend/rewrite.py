@@ -19,11 +19,11 @@ the position of the node they replace, so errors and recorded operations point a
 from __future__ import annotations
 
 import ast
-import copy
 from typing import Any
 
 from sgnb.lang.frontend.comprehension import LIFTED as LIFTED
 from sgnb.lang.frontend.comprehension import Lifter
+from sgnb.lang.frontend.tree import at, children, copied
 
 ADDED = "_sg_"
 """Every name that the rewriting adds begins so."""
@@ -39,10 +39,9 @@ Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 def rewrite_function(node: Any) -> Any:
     """The generator of a function's tree (decorators, defaults and annotations already removed). Copies it first."""
-    node = copy.deepcopy(node)
-    rewriter = Rewriter(
-        global_names=_declared(node, ast.Global), nonlocal_names=_declared(node, ast.Nonlocal)
-    )
+    node = copied(node)
+    global_names, nonlocal_names = _declared(node)
+    rewriter = Rewriter(global_names=global_names, nonlocal_names=nonlocal_names)
     if isinstance(node, ast.Lambda):
         node.body = rewriter.visit(node.body)
         return _lambda_generator(node, rewriter)
@@ -61,30 +60,27 @@ def _lambda_generator(node: ast.Lambda, rewriter: Rewriter) -> ast.FunctionDef:
     return ast.copy_location(out, node)
 
 
-def _declared(node: ast.AST, kind: type[ast.Global] | type[ast.Nonlocal]) -> frozenset[str]:
-    """Names that the function's own scope declares global (or nonlocal)."""
-    names: set[str] = set()
-    todo = list(ast.iter_child_nodes(node))
+def _declared(node: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
+    """Names that the function's own scope declares global, and nonlocal."""
+    global_names: set[str] = set()
+    nonlocal_names: set[str] = set()
+    todo = children(node)
     while todo:
         child = todo.pop()
-        if isinstance(child, kind):
-            names.update(child.names)
-        if not isinstance(child, Scope):
-            todo += ast.iter_child_nodes(child)
-    return frozenset(names)
+        if isinstance(child, ast.Global):
+            global_names.update(child.names)
+        elif isinstance(child, ast.Nonlocal):
+            nonlocal_names.update(child.names)
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case) and not isinstance(
+            child, Scope
+        ):
+            todo += children(child)
+    return frozenset(global_names), frozenset(nonlocal_names)
 
 
 def name(id: str, ctx: ast.expr_context | None = None) -> ast.Name:
     """A name node without a position."""
     return ast.Name(id=id, ctx=ctx or ast.Load())
-
-
-def at(node: ast.AST, new: Any) -> Any:
-    """``new`` and all its parts that have no position, at ``node``."""
-    for part in ast.walk(new):
-        if "lineno" in part._attributes and not hasattr(part, "lineno"):
-            ast.copy_location(part, node)
-    return new
 
 
 class Rewriter(ast.NodeTransformer):

@@ -15,6 +15,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 from sgnb.lang.frontend.factory import FunctionNode, bare, compile_in_factory, imported_names
+from sgnb.lang.frontend.tree import children
 
 CO_NESTED = 0x10
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200
@@ -122,7 +123,7 @@ def _collect(tree: ast.AST, class_name: str | None, found: list[tuple[FunctionNo
         if isinstance(node, ast.FunctionDef | ast.Lambda):
             found.append((node, around))
         inner = node.name if isinstance(node, ast.ClassDef) else around
-        todo += [(child, inner) for child in ast.iter_child_nodes(node)]
+        todo += [(child, inner) for child in children(node)]
 
 
 def _name(node: FunctionNode) -> str:
