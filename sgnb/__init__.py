@@ -216,9 +216,18 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its home at its first use."""
     home = _HOME.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(_unknown(name))
     value = globals()[name] = getattr(importlib.import_module(home), name)
     return value
+
+
+def _unknown(name: str) -> str:
+    import difflib  # noqa: PLC0415  only a misspelt name pays for it
+
+    near = [] if name.startswith("_") else difflib.get_close_matches(name, __all__, 1)
+    return f"module {__name__!r} has no attribute {name!r}" + (
+        f". Did you mean: {near[0]!r}?" if near else ""
+    )
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,8 @@ as ``messages.ErrorInfo`` and are made into these classes on the notebook's side
     ├── ProgramError      wrong DSL: knows the cell or file, line, column, caret and the fix
     │   ├── ProgramTypeError  also a TypeError: an unknown argument or a value of the wrong type
     │   ├── ParseError        also a ValueError: gen(parse=True) got a text that means no such object
-    │   └── UnknownVariable   also a KeyError: a variable that no generation or set_var has bound
+    │   ├── UnknownVariable   also a KeyError: a variable that no generation or set_var has bound
+    │   └── UnknownAttribute  also an AttributeError: a name that a state, a program or an expression has not
     ├── LimitError        input over a documented limit (design: Limits), refused where it enters
     │   └── ConstraintError   a regex, schema or grammar that is malformed, or says what cannot be enforced
     ├── RecordingError    a recording that cannot be written or read: file, place, what is wrong
@@ -97,6 +98,10 @@ class ParseError(ProgramError, ValueError):
 
 class UnknownVariable(ProgramError, KeyError):
     """A state was asked for a variable that nothing has bound."""
+
+
+class UnknownAttribute(ProgramError, AttributeError):
+    """A state, its branches, a program, a run or an expression was asked for a name it has not."""
 
 
 class LimitError(SgnbError):

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
-from sgnb.errors import EngineError, NoEngine, SgnbError, SourcePosition
+from sgnb.errors import EngineError, NoEngine, ProgramTypeError, SgnbError, SourcePosition, a_type_of
 from sgnb.lang.instruction import Block
-from sgnb.lang.position import internal
+from sgnb.lang.position import here, internal
 from sgnb.messages import PromptText
 
 internal(__name__)
@@ -159,7 +159,8 @@ _lock = threading.Lock()
 
 
 def set_default_backend(backend: Backend | None) -> None:
-    """Make ``backend`` the one that programs use when none is given."""
+    """Make ``backend`` the one that programs use when none is given. ProgramTypeError for what carries out no blocks."""
+    _check_backend(backend, here)
     with _lock:
         _default[0] = backend
 
@@ -169,11 +170,25 @@ def get_default_backend() -> Backend | None:
     return _default[0]
 
 
+def _check_backend(backend: object, where: Callable[[], SourcePosition] | None) -> None:
+    if not (
+        backend is None
+        or isinstance(backend, Backend)
+        or isinstance(getattr(backend, "carrier", None), Backend)
+    ):
+        raise ProgramTypeError(
+            f"A backend is an engine, not {a_type_of(backend)}.",
+            hint="sgnb.launch() starts one, sgnb.attach(name) gives another notebook's.",
+            position=None if where is None else where(),
+        )
+
+
 def require_backend(
     backend: Backend | None = None, where: Callable[[], SourcePosition] | None = None
 ) -> Backend:
     """``backend``, else the default one; raises NoEngine naming the call that starts one, at the place ``where`` gives."""
-    found = backend or _default[0]
+    _check_backend(backend, where)
+    found = _default[0] if backend is None else backend
     if found is None:
         error = NoEngine(
             "No engine is running.", hint="Start one with sgnb.launch() or %sgl launch, or pass backend=."

@@ -295,6 +295,12 @@ def separate_reasoning(expr: object = None, model_type: str = "qwen3") -> ExprLi
             position=position,
         )
     parts = flatten(as_expr(expr))
+    if not any(isinstance(part, Gen) for part in parts):
+        raise ProgramError(
+            "separate_reasoning() has no gen in it: only what is generated holds a thought.",
+            hint='Write separate_reasoning(gen("answer"), model_type="qwen3").',
+            position=position,
+        )
     if any(isinstance(part, Gen) and part.parse for part in parts):
         raise ProgramError(
             "separate_reasoning() takes no gen with parse: its text is a thought and an answer.",

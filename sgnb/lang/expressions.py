@@ -6,11 +6,11 @@ anywhere, and arguments are checked before they come here. Runtime classes (stat
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from sgnb.errors import ProgramError, ProgramTypeError
+from sgnb.errors import ProgramError, ProgramTypeError, UnknownAttribute
 from sgnb.lang import context
 from sgnb.lang.instruction import ChoicesMethod as MethodName
 from sgnb.lang.position import Place, here, internal, place_of, position_of, user_frame
@@ -50,6 +50,30 @@ class Expr:
             hint='Append it with +, for example: s += "Answer: " + gen("x").',
             position=here(),
         )
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str | int | float):
+            raise ProgramTypeError(
+                f"{self!r} cannot be compared with {other!r}: its text does not exist yet.",
+                hint='Append it, and compare what was said: if s["x"] == …',
+                position=here(),
+            )
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return super().__hash__()
+
+    if not TYPE_CHECKING:  # a checker would take every name for one that exists
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            variable = self.name if isinstance(self, Gen | Select) and self.name else "x"
+            raise UnknownAttribute(
+                f"{self!r} has no attribute {name!r}: its text does not exist yet.",
+                hint=f'Append it, and ask what was said: s["{variable}"].{name}.',
+                position=here(),
+            )
 
 
 class Text(Expr, msgspec.Struct, frozen=True):

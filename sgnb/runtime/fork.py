@@ -16,6 +16,7 @@ from sgnb.runtime.best import take_best
 from sgnb.runtime.kv_join import join_kv, refuse_kv
 from sgnb.runtime.state import State
 from sgnb.runtime.variables import Deferred, Slot, meta_of, open_slots_of, read_value
+from sgnb.runtime.wrong_names import NamesOfGroup
 
 internal(__name__)
 
@@ -26,7 +27,7 @@ By = str | Callable[[State], float] | None
 _MISSING = object()
 
 
-class Group:
+class Group(NamesOfGroup):
     """The branches of one fork: index it, go through it, append to all, join."""
 
     def __init__(self, parent: State, states: list[State]) -> None:
@@ -56,6 +57,13 @@ class Group:
         # `branches[i] += e` stores what `+=` gave: the same state.
         if self.states[key] is not value:
             raise ProgramError("A branch cannot be replaced.", position=here())
+
+    def __delitem__(self, key: object) -> NoReturn:
+        raise ProgramError(
+            "A branch cannot be taken out of its group.",
+            hint="Close it: branches[i].close(); a join has None for what it lacks.",
+            position=here(),
+        )
 
     def __iadd__(self, other: Any) -> Group:
         place = place_of(user_frame())
@@ -141,6 +149,12 @@ class Group:
             raise ProgramError(
                 f"join(by=…) has no meaning with mode={mode!r}.",
                 hint='Write join("best", by=…), or leave it out.',
+                position=position,
+            )
+        if by is not None and not isinstance(by, str) and not callable(by):
+            raise ProgramTypeError(
+                f"join(by=…) takes a variable's name or a function of the branch, not {by!r}.",
+                hint="Write by='score', or by=lambda b: float(b['score']).",
                 position=position,
             )
         if method not in METHODS:

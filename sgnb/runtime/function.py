@@ -15,16 +15,24 @@ from sgnb.backends.base import Backend, require_backend
 from sgnb.errors import ProgramError, a_type_of
 from sgnb.lang.frontend.constants import check_graph
 from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
-from sgnb.lang.passes import PASSES, Pass, PassRecord
+from sgnb.lang.passes import Pass, PassRecord
 from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
-from sgnb.runtime.run_arguments import defaults_of, extra_key_of, priority_of, split_arguments
+from sgnb.runtime.run_arguments import (
+    defaults_of,
+    extra_key_of,
+    passes_of,
+    priority_of,
+    split_arguments,
+    threads_of,
+)
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.tracing import Trace, Tracer, placeholders
 from sgnb.runtime.waiting import current_core
+from sgnb.runtime.wrong_names import NamesOfProgram
 
 internal(__name__)
 
@@ -41,7 +49,7 @@ def function(
     return lambda f: SglFunction(f, num_api_spec_tokens=num_api_spec_tokens)
 
 
-class SglFunction:
+class SglFunction(NamesOfProgram):
     """A program. ``run`` it, or call it: with a state it is inlined there."""
 
     def __init__(
@@ -133,6 +141,10 @@ class SglFunction:
         options, rest = self.split(kwargs)
         return self.prepare(args, rest, options).start()
 
+    def stream(self, *args: Any, **kwargs: Any) -> Iterator[str]:
+        """Run it in the background and give its text piece by piece as it comes. Raises its error where the text ends."""
+        return self.run_async(*args, **kwargs).stream()
+
     def trace(
         self,
         *args: Any,
@@ -209,7 +221,7 @@ class SglFunction:
             seed=options["seed"],
             extra_key=extra_key_of(options),
             priority=priority_of(options),
-            passes=PASSES if options["passes"] is None else tuple(options["passes"]),
+            passes=passes_of(options),
         )
         program = self.program
         if program.graph is not None:
@@ -233,7 +245,7 @@ class SglFunction:
 
         A failing item does not end the others: its state holds the error (``state.error()``), raised at any read.
         """
-        items = list(batch_kwargs)
+        items = list(batch_kwargs) if isinstance(batch_kwargs, Iterable) else [batch_kwargs]
         for number, item in enumerate(items):
             if not isinstance(item, Mapping | tuple | list):
                 raise ProgramError(
@@ -242,7 +254,7 @@ class SglFunction:
                     position=here(),
                 )
         options, rest = self.split(kwargs)
-        limit = MAX_IN_FLIGHT if num_threads == "auto" else max(1, int(num_threads))
+        limit = threads_of(num_threads, MAX_IN_FLIGHT)
         states = self._batch(items, rest, options, limit, progress_bar)
         return states if generator_style else list(states)
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
-from sgnb.lang.api import Turn
-from sgnb.lang.position import INTERNAL, internal, place_of, user_frame
+from sgnb.errors import ProgramTypeError
+from sgnb.lang.api import Turn, assistant, system, user
+from sgnb.lang.position import INTERNAL, here, internal, place_of, user_frame
 from sgnb.runtime.core import Core
-from sgnb.runtime.fork import CopyScope, Group
+from sgnb.runtime.fork import By, CopyScope, Group
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.own_names import OWN_NAMES
 from sgnb.runtime.program import hook_table, inline_frame, twin_of
@@ -48,8 +49,21 @@ def get(owner: Any, key: Any) -> Any:
         core = current_core()
         return _cancel(core) if core is not None and core.cancelled else _read(owner, key)
     if kind not in QUICK_CONTAINERS:
+        if kind is MethodType:
+            _refuse_bare(owner)
         flush()
     return owner[key]
+
+
+def _refuse_bare(method: MethodType) -> None:
+    """A method of a state or of branches where its value is meant: the text does not show it, or it would be refused."""
+    if isinstance(method.__self__, STATEFUL):
+        name = method.__name__
+        raise ProgramTypeError(
+            f"`{name}` without brackets is the method itself, not what it gives.",
+            hint=f"Call it: {name}(…).",
+            position=here(),
+        )
 
 
 def _read(state: State, name: str) -> Any:
@@ -216,9 +230,10 @@ def _all_settled(state: State, func: Any) -> Any:
 
 
 def _one_settled(state: State, func: Any) -> Any:
-    def enter(name: str) -> Any:
-        slots = open_slots_of(state.find(name))
-        return _wait(state, slots, lambda: func(name)) if slots else func(name)
+    def enter(*args: Any, **kwargs: Any) -> Any:
+        name = args[0] if args else kwargs.get("name")
+        slots = open_slots_of(state.find(name)) if isinstance(name, str) else []
+        return _wait(state, slots, lambda: func(*args, **kwargs)) if slots else func(*args, **kwargs)
 
     return enter
 
@@ -226,14 +241,15 @@ def _one_settled(state: State, func: Any) -> Any:
 def _join(group: Group) -> Any:
     """A join that must know the branches' texts parks until they are there."""
 
-    def enter(mode: str = "gather_variable", **how: Any) -> Any:
+    def join(mode: str = "gather_variable", *, by: By = None, method: str = "text") -> Any:
         place = place_of(user_frame())
         slots = group.waits_for(mode)
         if not slots:
-            return group.join_at(mode, place, **how)
-        return _wait(group.parent, slots, lambda: group.join_at(mode, place, **how))
+            return group.join_at(mode, place, by=by, method=method)
+        return _wait(group.parent, slots, lambda: group.join_at(mode, place, by=by, method=method))
 
-    return enter
+    join.__qualname__ = "Group.join"  # Python's own errors about arguments name it
+    return join
 
 
 WAITERS: dict[str, Callable[[State, Any], Any]] = {
@@ -252,7 +268,10 @@ WAITERS: dict[str, Callable[[State, Any], Any]] = {
 
 def it(iterable: Any) -> Any:
     """The iterable of a ``for``; one whose steps may take long sends what was recorded before each."""
-    return iterable if iterable.__class__ in QUICK_ITERABLES else FlushingIterator(iterable)
+    kind = iterable.__class__
+    if kind is MethodType:
+        _refuse_bare(iterable)
+    return iterable if kind in QUICK_ITERABLES else FlushingIterator(iterable)
 
 
 class FlushingIterator:
@@ -271,12 +290,21 @@ class FlushingIterator:
         return next(self._iterator)
 
 
+ROLES = (system, user, assistant)
 OWN_MANAGERS = frozenset((StateTurn, VarScope, Turn, State, CopyScope))
 
 
 def ctx(manager: Any) -> Any:
     """The manager of a ``with``; inside a foreign one (a lock, say) reads block instead of parking."""
     kind = manager.__class__
+    if kind is MethodType:
+        _refuse_bare(manager)
+    elif kind is FunctionType and any(manager is role for role in ROLES):
+        raise ProgramTypeError(
+            f"`with {manager.__name__}:` lacks its brackets.",
+            hint=f"Write `with {manager.__name__}():`.",
+            position=here(),
+        )
     if kind in OWN_MANAGERS or not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
         return manager
     return Pin(manager)

@@ -16,6 +16,7 @@ from typing import Any
 
 from sgnb.errors import ProgramError
 from sgnb.lang.frontend import Compiled, Located, NotCompiled, compile_twin, locate
+from sgnb.lang.frontend.bare_methods import check_bare_methods
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.ir import Graph
 from sgnb.lang.position import here, internal
@@ -23,6 +24,7 @@ from sgnb.runtime.asynchronous import awaits_here, finish_body
 from sgnb.runtime.core import Core
 from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result, Task, enter_state, leave_state
+from sgnb.runtime.variables import fresh
 from sgnb.runtime.waiting import current_core
 
 internal(__name__)
@@ -36,11 +38,13 @@ MAX_CACHED = 1024
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``compiled`` makes the generator (None: eager, for ``reason``); ``graph`` is the static graph."""
+    """``compiled`` makes the generator (None: eager, for ``reason``); ``graph`` is the static graph; ``fault``
+    what the text alone shows to be wrong, for who calls it with a state."""
 
     compiled: Compiled | None
     graph: Graph | None = None
     reason: str = ""
+    fault: ProgramError | None = None
 
 
 _cache: dict[int, tuple[CodeType, Program]] = {}
@@ -67,10 +71,30 @@ def _compile(func: FunctionType) -> Program:
     except NotCompiled as error:
         return Program(None, None, str(error))
     graph = parse_program(located.node, filename=located.filename, name=func.__qualname__)
+    fault = _fault(located)
     try:
-        return Program(_rewrite(func, located), graph)
+        return Program(_rewrite(func, located), graph, fault=fault)
     except (SyntaxError, RecursionError) as error:
-        return Program(None, graph, f"its rewritten form does not compile ({error})")
+        return Program(None, graph, f"its rewritten form does not compile ({error})", fault)
+
+
+def _fault(located: Located) -> ProgramError | None:
+    arguments = located.node.args
+    first = next(iter((*arguments.posonlyargs, *arguments.args)), None)
+    if first is None:
+        return None
+    try:
+        check_bare_methods(located.node, first.arg, located.filename)
+    except ProgramError as error:
+        return error
+    return None
+
+
+def refuse_fault(func: FunctionType) -> None:
+    """Raise what a program's text alone shows to be wrong; before its first operation."""
+    fault = program_of(func).fault
+    if fault is not None:
+        raise fresh(fault)
 
 
 def _rewrite(func: FunctionType, located: Located) -> Compiled:
@@ -104,6 +128,7 @@ def root_frame(
         state.ret = value
         return state
 
+    refuse_fault(func)
     twin = twin_of(func)
     if twin is None:
         return Result(keep(call_eager(core, func, state, True, args, kwargs)))
@@ -114,6 +139,7 @@ def inline_frame(
     func: FunctionType, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Callable[[], Frame] | None:
     """How to begin a body on the caller's state; None when it runs eagerly."""
+    refuse_fault(func)
     twin = twin_of(func)
     if twin is None:
         return None

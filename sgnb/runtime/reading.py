@@ -43,6 +43,20 @@ class Reading:
     def __contains__(self, name: object) -> bool:
         return name in self._values
 
+    def __delitem__(self, name: str) -> NoReturn:
+        raise ProgramTypeError(
+            f"A variable cannot be taken out of a state: {name!r} belongs to what was appended.",
+            hint="Bind it to something else, s[…] = None, or go back: s.rewind(mark).",
+            position=here(),
+        )
+
+    def __add__(self, other: object) -> Any:
+        raise ProgramTypeError(
+            "A state cannot be added to something: it is appended to.",
+            hint="To append write s += ….",
+            position=here(),
+        )
+
     def __iter__(self) -> NoReturn:
         raise ProgramTypeError(
             "A state cannot be gone through: it is no list.",

@@ -22,11 +22,12 @@ from sgnb.runtime.state import State
 from sgnb.runtime.task import Frame, Result
 from sgnb.runtime.variables import fresh, resolved
 from sgnb.runtime.waiting import tick
+from sgnb.runtime.wrong_names import NamesOfRun
 
 internal(__name__)
 
 
-class Run:
+class Run(NamesOfRun):
     """One execution of a program or a cell: its log, its root state, its end.
 
     Who waits for it (``result``, ``await``, ``async for``, a read of its state) and is interrupted or cancelled stops it:

@@ -6,12 +6,13 @@ Notebook process; used by ``runtime.function``. Pure: nothing is started here, a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sgnb.config import MAX_N
-from sgnb.errors import LimitError, ProgramError, ProgramTypeError
+from sgnb.errors import LimitError, ProgramError, ProgramTypeError, a_type_of
 from sgnb.lang.arguments import GEN_PARAMS, LATER_PARAMS, MAX_PRIORITY
+from sgnb.lang.passes import BY_NAME, PASSES, Pass
 from sgnb.lang.position import here, internal
 from sgnb.sampling_params import SamplingParams
 
@@ -114,6 +115,48 @@ def extra_key_of(options: Mapping[str, Any]) -> str:
     if key is not None and not isinstance(key, str):
         raise ProgramTypeError(f"run(extra_key=…) takes a str, not {type(key).__name__}.", position=here())
     return key or ""
+
+
+def passes_of(options: Mapping[str, Any]) -> tuple[Pass, ...]:
+    """The passes a run's blocks go through, in their order; given as passes or by their names."""
+    given = options["passes"]
+    if given is None:
+        return PASSES
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise ProgramTypeError(
+            f"run(passes=…) takes a list of passes, not {a_type_of(given)}.",
+            hint=f"Passes: {', '.join(BY_NAME)}; () is none.",
+            position=here(),
+        )
+    found: list[Pass] = []
+    for each in given:
+        step = BY_NAME.get(each, each) if isinstance(each, str) else each
+        if not isinstance(step, Pass):
+            near = difflib.get_close_matches(str(step), BY_NAME, 1)
+            raise ProgramTypeError(
+                f"run(passes=…): {step!r} is no pass." + (f" Did you mean {near[0]!r}?" if near else ""),
+                hint=f"Passes: {', '.join(BY_NAME)}; () is none.",
+                position=here(),
+            )
+        found.append(step)
+    return tuple(found)
+
+
+def threads_of(given: object, default: int) -> int:
+    """How many items of a batch may run at once (``num_threads``)."""
+    if given == "auto":
+        return default
+    if type(given) is not int:
+        raise ProgramTypeError(
+            f"run_batch(num_threads=…) takes a number or 'auto', not {given!r}.", position=here()
+        )
+    if given < 1:
+        raise LimitError(
+            f"run_batch: num_threads must be at least 1, not {given}",
+            hint="It is how many items run at once.",
+            position=here(),
+        )
+    return given
 
 
 def priority_of(options: Mapping[str, Any]) -> int:

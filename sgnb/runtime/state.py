@@ -26,6 +26,7 @@ from sgnb.runtime.events import StateOpened
 from sgnb.runtime.turns import Step
 from sgnb.runtime.variables import Failure, Lazy, Slot
 from sgnb.runtime.waiting import current_core
+from sgnb.runtime.wrong_names import NamesOfState
 from sgnb.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ LIVE: weakref.WeakSet[State] = weakref.WeakSet()
 _serials = itertools.count(1)
 
 
-class State(Appending):
+class State(NamesOfState, Appending):
     """What a program appends to. Made by the runtime; ``state["x"]`` and ``state.text()`` wait for what they give."""
 
     def __init__(

@@ -77,7 +77,8 @@ HEAD = """# Passes
 
 A program's operations are recorded until it has to wait; what was recorded is one block. Before a block leaves, these
 passes rewrite it, in this order. A pass is legal only under its rule; every result is checked to mean the same, and is
-thrown away if it does not. Nothing moves out of a block. `fn.run(passes=())` and `%%sgl -O0` switch them off;
+thrown away if it does not. Nothing moves out of a block. `fn.run(passes=())` and `%%sgl -O0` switch them off, and
+`fn.run(passes=["fold_text", "hoist_prefix"])` runs those that are named, in that order;
 `sgnb.explain(fn)` and `%sgl explain NAME` show what each did to a program, or why nothing.
 
 Below, each pass alone on the block of a small program: before, and after. `s0` is the program's state, `s1` and up are

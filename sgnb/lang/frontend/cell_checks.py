@@ -22,6 +22,7 @@ from sgnb.lang.arguments import (
     legal_arguments,
     unknown_argument,
 )
+from sgnb.lang.frontend.bare_methods import check_bare_methods
 from sgnb.lang.frontend.cells import CellSource, refuse
 from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.graph_expressions import span_of_node
@@ -35,6 +36,7 @@ def check_cell(cell: CellSource, known: Collection[str]) -> None:
     _check_names(cell, known)
     _check_calls(cell)
     _check_blocks(cell.tree.body, cell, None, in_block=False)
+    check_bare_methods(cell.tree, "s", cell.filename)
 
 
 def _check_names(cell: CellSource, known: Collection[str]) -> None:

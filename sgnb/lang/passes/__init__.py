@@ -96,6 +96,7 @@ PASSES: tuple[Pass, ...] = (
         (GenOp, 2),
     ),
 )
+BY_NAME = {step.name: step for step in PASSES}
 REFUSED = "thrown away: the result would not have meant the same"
 
 
