@@ -37,20 +37,18 @@ export class ViewsSection {
       grid.append(made);
     }
     this._layout = link(trans.__('Open standard layout'), layout);
-    this._why = trans.__('No engine is running.');
     this.node.append(heading(trans.__('Views')), grid, this._layout);
   }
 
   update(shown: ILook): void {
     for (const [kind, made] of this._buttons) {
-      enable(made, shown.views === 'all' || (shown.views === 'graph' && kind === 'graph'), this._why);
+      enable(made, shown.views === 'all' || (shown.views === 'graph' && kind === 'graph'), shown.viewsWhy);
     }
-    enable(this._layout, shown.views === 'all', this._why);
+    enable(this._layout, shown.views === 'all', shown.viewsWhy);
   }
 
   private readonly _buttons = new Map<ViewKind, HTMLButtonElement>();
   private readonly _layout: HTMLButtonElement;
-  private readonly _why: string;
 }
 
 export interface IControls {

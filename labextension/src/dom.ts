@@ -24,6 +24,42 @@ export function show(node: HTMLElement, visible: boolean): void {
   }
 }
 
+/** Each sign's outline in a box of 12 × 12, and how thick its line is; 0: it is filled. */
+const SIGNS: Record<string, [path: string, line: number]> = {
+  '●': ['M6 1.8a4.2 4.2 0 1 1 0 8.4a4.2 4.2 0 1 1 0-8.4z', 0],
+  '○': ['M6 2.4a3.6 3.6 0 1 1 0 7.2a3.6 3.6 0 1 1 0-7.2z', 1.3],
+  '◡': ['M1.6 4.8a4.4 4.4 0 0 0 8.8 0', 2],
+  '▲': ['M6 1 11.6 11H.4z', 0],
+  '❚❚': ['M1.2 1.5h3.6v9H1.2zM7.2 1.5h3.6v9H7.2z', 0],
+  '✕': ['M2 2l8 8M10 2l-8 8', 2.2],
+  '✓': ['M1.6 6.4 4.6 9.4 10.4 2.8', 1.6],
+  '▾': ['M2 4h8L6 9z', 0],
+  '▶': ['M2.5 1 11 6l-8.5 5z', 0]
+};
+const SVG = 'http://www.w3.org/2000/svg';
+
+/** Show a sign as a drawing: fonts give the same character other sizes and weights. */
+export function setSign(node: HTMLElement, sign: string): void {
+  if (node.dataset.sign === sign) {
+    return;
+  }
+  node.dataset.sign = sign;
+  const [path, line] = SIGNS[sign] ?? ['', 0];
+  const drawing = document.createElementNS(SVG, 'svg');
+  drawing.setAttribute('viewBox', '0 0 12 12');
+  drawing.setAttribute('class', 'sgnb-Panel-sign');
+  drawing.setAttribute('aria-hidden', 'true');
+  const shape = document.createElementNS(SVG, 'path');
+  shape.setAttribute('d', path);
+  shape.setAttribute('fill', line ? 'none' : 'currentColor');
+  if (line) {
+    shape.setAttribute('stroke', 'currentColor');
+    shape.setAttribute('stroke-width', String(line));
+  }
+  drawing.append(shape);
+  node.replaceChildren(drawing);
+}
+
 export type ButtonKind = 'plain' | 'primary' | 'trouble';
 
 export function button(label: string, act: () => void, kind: ButtonKind = 'plain'): HTMLButtonElement {

@@ -335,9 +335,12 @@ export class PanelModel {
     if (state.engine?.state === 'starting' && last?.state !== 'starting') {
       this._history = [];
     }
-    if (state.message && state.message !== this._state?.message) {
-      this._message = state.message;
+    const said = this._state?.message ?? '';
+    if (state.message && (state.message !== said || said === this._message)) {
+      this._message = state.message; // as long as the kernel says it: the same may be said again before it is gone
       this._messageUntil = Date.now() + MESSAGE_MS;
+    } else if (said && said === this._message) {
+      this._messageUntil = 0;
     }
     this._state = state;
     if (state.engine?.key && ['idle', 'running', 'stuck'].includes(state.engine.state)) {

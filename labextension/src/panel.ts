@@ -8,10 +8,10 @@ import { Message } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 
 import iconText from '../style/icon.svg';
+import { statusWords } from './announce';
 import { element, setText } from './dom';
 import type { PanelModel } from './model';
 import type { ReplayPlayer } from './replay';
-import { statusWords } from './states';
 import { IPanelActions, PanelView } from './view';
 
 /** Three columns of an icicle, in the colour of the other icons. */

@@ -2,7 +2,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { element, setText, show } from './dom';
+import { element, setSign, setText, show } from './dom';
 import { formatCount } from './format';
 import { ReplayPlayer, SPEEDS } from './replay';
 import type { IReplay } from './states';
@@ -35,7 +35,7 @@ export class ReplaySection {
       return;
     }
     this._playing = replay.playing;
-    setText(this._play, replay.playing ? '❚❚' : '▶');
+    setSign(this._play, replay.playing ? '❚❚' : '▶');
     this._play.setAttribute('aria-label', replay.playing ? this._trans.__('Pause') : this._trans.__('Play'));
     this._slider.max = String(replay.seconds);
     if (Math.abs(Number(this._slider.value) - replay.position) > 0.005) {

@@ -95,8 +95,9 @@ export interface ILook {
   steps: boolean;
   numbers: 'live' | 'last' | 'none';
   controls: boolean;
-  /** The views that can be opened. */
+  /** The views that can be opened, and why the others cannot. */
   views: 'all' | 'graph' | 'none';
+  viewsWhy: string;
 }
 
 const GLYPHS: Partial<Record<Phase, string>> = {
@@ -222,7 +223,27 @@ export function look(facts: IFacts, trans: TranslationBundle): ILook {
     out.numbers = live ? 'live' : facts.phase === 'stuck' && facts.state?.stats ? 'last' : 'none';
     out.controls = live;
   }
+  out.viewsWhy = out.views === 'all' ? '' : whyNoViews(facts, trans);
   return out;
+}
+
+function whyNoViews(facts: IFacts, trans: TranslationBundle): string {
+  switch (facts.phase) {
+    case 'no-kernel':
+      return facts.title ? trans.__('No kernel is running.') : trans.__('No notebook is open.');
+    case 'connecting':
+    case 'busy':
+      return trans.__('The kernel has not answered yet.');
+    case 'not-loaded':
+      return trans.__('sgnb is not loaded here.');
+    case 'starting':
+      return trans.__('The engine is starting.');
+    case 'kernel-gone':
+    case 'restarting':
+      return trans.__('The kernel has ended, and its engine with it.');
+    default:
+      return trans.__('No engine is running.');
+  }
 }
 
 function empty(): ILook {
@@ -245,7 +266,8 @@ function empty(): ILook {
     steps: false,
     numbers: 'none',
     controls: false,
-    views: 'none'
+    views: 'none',
+    viewsWhy: ''
   };
 }
 
@@ -364,26 +386,4 @@ function whoIsStuck(trouble: string): string {
 /** An error's sentence; the log lines that may follow it stand in the log. */
 function firstLine(text: string | undefined): string {
   return (text ?? '').split('\n', 1)[0];
-}
-
-/** The status bar's item; empty where no engine works. */
-export function statusWords(facts: IFacts, trans: TranslationBundle): string {
-  const engine = facts.state?.engine;
-  const stats = facts.state?.stats;
-  if (!engine || !stats || !['idle', 'running', 'full', 'stuck'].includes(facts.phase)) {
-    return '';
-  }
-  const share = stats.kv_total > 0 ? Math.round((100 * stats.kv_used) / stats.kv_total) : 0;
-  return facts.phase === 'stuck'
-    ? trans.__('sgnb %1: stuck', engine.name)
-    : trans.__('sgnb %1: %2 tok/s, KV %3 %', engine.name, formatCount(stats.tokens_per_s), share);
-}
-
-/** One sentence for the live region: what this state is, with no number that changes by itself. */
-export function announcement(facts: IFacts, shown: ILook, trans: TranslationBundle): string {
-  if (shown.title || shown.sentence) {
-    return shown.title || shown.sentence;
-  }
-  const words = facts.phase === 'running' ? trans.__('running') : shown.words.split(',', 1)[0];
-  return words && shown.name ? trans.__('Engine %1: %2', shown.name, words) : '';
 }

@@ -6,7 +6,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { button, element, enable, link, setText, show } from './dom';
+import { button, element, enable, link, setSign, setText, show } from './dom';
 import { formatCount } from './format';
 import type { IStats, IStep } from './protocol';
 import { Sparkline } from './sparkline';
@@ -26,6 +26,7 @@ export class EngineSection {
     this.node.setAttribute('aria-label', trans.__('Engine'));
     this._glyph.setAttribute('aria-hidden', 'true');
     this._menu.type = 'button';
+    setSign(this._menu, '▾');
     this._menu.title = trans.__('Engines and actions');
     this._menu.setAttribute('aria-label', this._menu.title);
     this._menu.setAttribute('aria-haspopup', 'menu');
@@ -40,7 +41,7 @@ export class EngineSection {
       return;
     }
     this._glyph.dataset.glyph = shown.glyphKind;
-    setText(this._glyph, shown.glyph);
+    setSign(this._glyph, shown.glyph);
     setText(this._name, shown.name);
     setText(this._words, shown.words);
     setText(this._model, shown.model);
@@ -54,7 +55,7 @@ export class EngineSection {
   private readonly _glyph = element('span', 'sgnb-Panel-glyph');
   private readonly _name = element('span', 'sgnb-Panel-engineName');
   private readonly _words = element('span', 'sgnb-Panel-words');
-  private readonly _menu = element('button', 'sgnb-Panel-menu', '▾');
+  private readonly _menu = element('button', 'sgnb-Panel-menu');
   private readonly _model = element('div', 'sgnb-Panel-model');
   private readonly _details = element('div', 'sgnb-Panel-text');
 }
@@ -100,7 +101,8 @@ export class NoticeSection {
     const glyphs = { done: '✓', current: '◡', waiting: '○' };
     this._steps.replaceChildren(
       ...rows.map(row => {
-        const glyph = element('span', 'sgnb-Panel-glyph', glyphs[row.state]);
+        const glyph = element('span', 'sgnb-Panel-glyph');
+        setSign(glyph, glyphs[row.state]);
         glyph.dataset.glyph = row.state === 'current' ? 'starting' : row.state;
         glyph.setAttribute('aria-hidden', 'true');
         const time = element('span', 'sgnb-Panel-time', row.time);
@@ -131,7 +133,7 @@ export class NoticeSection {
   private _made = '';
   private readonly _title = element('h3', 'sgnb-Panel-noticeTitle');
   private readonly _sentence = element('div', 'sgnb-Panel-trouble');
-  private readonly _text = element('div', 'sgnb-Panel-text');
+  private readonly _text = element('div', 'sgnb-Panel-text sgnb-Panel-noticeText');
   private readonly _lines = element('pre', 'sgnb-Panel-logText');
   private readonly _code = element('div', 'sgnb-Panel-code');
   private readonly _steps = element('ul', 'sgnb-Panel-steps');

@@ -7,6 +7,7 @@
 
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import { announcement } from './announce';
 import { ControlsSection, IControls, LogSection, RequestsSection, ViewKind, ViewsSection } from './control_sections';
 import { element, setText, show } from './dom';
 import { shortLogLine } from './format';
@@ -14,7 +15,7 @@ import type { PanelModel } from './model';
 import type { IRequest } from './protocol';
 import { ReplaySection } from './replay_section';
 import type { ReplayPlayer } from './replay';
-import { Action, announcement, look } from './states';
+import { Action, look } from './states';
 import { EngineSection, NoticeSection, NumbersSection } from './status_sections';
 
 /** What the buttons do; the plugin binds these to its commands. */

@@ -183,6 +183,9 @@ def test_panel_shows_every_state_of_the_engine(lab: Any, script: str) -> None:
     assert "The views show the last state before the end." in text
     buttons = ["Start again", "Open log", "Save report…", "Open recording…"]
     assert all(content.get_by_role("button", name=name).is_enabled() for name in buttons)
+    boxes = [content.get_by_role("button", name=name).bounding_box() for name in buttons]
+    assert boxes[0]["y"] == boxes[1]["y"] < boxes[2]["y"] == boxes[3]["y"], "two and two side by side"
+    assert not content.locator(".sgnb-Panel-message").is_visible(), "gone when the kernel says it no more"
     lab.shot("panel-died")
 
     lab.run_cell(8)

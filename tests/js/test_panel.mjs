@@ -6,7 +6,8 @@ import { createRequire, register } from "node:module";
 import { test } from "node:test";
 
 register("./ts_loader.mjs", import.meta.url);
-const { announcement, look, phaseOf, statusWords } = await import("../../labextension/src/states.ts");
+const { look, phaseOf } = await import("../../labextension/src/states.ts");
+const { announcement, statusWords } = await import("../../labextension/src/announce.ts");
 const { startRows } = await import("../../labextension/src/start_steps.ts");
 const { readAnswer, readKnobs, readLog, readMarks, readState, readView } = await import("../../labextension/src/protocol.ts");
 const { formatCount, formatSpan, shortLogLine } = await import("../../labextension/src/format.ts");
@@ -159,6 +160,18 @@ test("replay", () => {
   assert.equal(shown.model, "Qwen3-0.6B, 58.2 s, 6\u202f014 steps");
   assert.deepEqual(labels(shown), ["Close recording", "Export Perfetto…"]);
   assert.equal(shown.views, "all");
+});
+
+test("views that cannot be opened say why", () => {
+  const why = (phase, more = {}) => look(facts(phase, {}, { state: null, ...more }), trans).viewsWhy;
+  assert.equal(why("no-kernel", { title: "" }), "No notebook is open.");
+  assert.equal(why("no-kernel"), "No kernel is running.");
+  assert.equal(why("busy"), "The kernel has not answered yet.");
+  assert.equal(why("not-loaded"), "sgnb is not loaded here.");
+  assert.equal(look(facts("starting", { engine: { state: "starting" } }), trans).viewsWhy, "The engine is starting.");
+  assert.equal(look(facts("no-engine", { engine: null }), trans).viewsWhy, "No engine is running.");
+  assert.equal(why("restarting"), "The kernel has ended, and its engine with it.");
+  assert.equal(look(facts("running"), trans).viewsWhy, "");
 });
 
 test("a state of the kernel is one phase of the panel", () => {
