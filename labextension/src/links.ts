@@ -5,6 +5,7 @@
 
 import type { CodeMirrorEditor } from '@jupyterlab/codemirror';
 import type { INotebookTracker, Notebook } from '@jupyterlab/notebook';
+import type { Kernel } from '@jupyterlab/services';
 import { Extension, StateEffect, StateField } from '@codemirror/state';
 import { Decoration, DecorationSet, EditorView } from '@codemirror/view';
 
@@ -69,6 +70,15 @@ function cellOf(notebooks: INotebookTracker, target: EventTarget | null, number:
   return [cells.find(cell => cell.node === node), cells.find(numbered)].find(meant) ?? null;
 }
 
+/** The kernel that runs the very cell a view stands in: to stop another cell for it would be wrong. Else null. */
+function kernelOf(notebooks: INotebookTracker, target: EventTarget | null): Kernel.IKernelConnection | null {
+  const cell = target instanceof Element ? target.closest('.jp-Cell') : null;
+  if (cell?.querySelector('.jp-InputPrompt')?.textContent !== '[*]:') {
+    return null;
+  }
+  return notebooks.find(one => one.node.contains(cell))?.sessionContext.session?.kernel ?? null;
+}
+
 /** Listen to the page's views. */
 export function linkViews(notebooks: INotebookTracker | null, panes: PaneManager): void {
   let last: EditorView | null = null;
@@ -76,6 +86,13 @@ export function linkViews(notebooks: INotebookTracker | null, panes: PaneManager
     const { kind, key } = (event as CustomEvent<{ kind: ViewKind; key: string }>).detail;
     if (panes.reveal(kind, key)) {
       event.preventDefault();
+    }
+  });
+  document.addEventListener('sgnb:interrupt', event => {
+    const kernel = notebooks ? kernelOf(notebooks, event.target) : null;
+    if (kernel) {
+      event.preventDefault();
+      void kernel.interrupt();
     }
   });
   document.addEventListener('sgnb:line', event => {

@@ -387,7 +387,9 @@ export class ProgramView {
     }, STOP_AGAIN);
     this.patience = setTimeout(() => {
       if (this.answered || !this.running) return;
-      this.stopping = false; // comms do not run beside a cell here
+      // Comms do not run beside a cell here: JupyterLab's panel interrupts the kernel, elsewhere the reader does.
+      if (!this.root.dispatchEvent(new CustomEvent("sgnb:interrupt", { bubbles: true, cancelable: true }))) return clearInterval(this.again);
+      this.stopping = false;
       this.head.noStop.hidden = false;
       this._drawHead();
     }, STOP_PATIENCE);
