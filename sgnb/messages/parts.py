@@ -77,6 +77,8 @@ class RequestMeta(Wire, frozen=True, kw_only=True):
     e2e_latency: float
     first_step: int = -1
     last_step: int = -1
+    miss: str = ""
+    """Why no more of the prompt was reused: ``Match.cause``; empty where nothing was matched."""
     cut_tokens: int = 0
     """Tokens of the session that this prompt replaced: its chat template wrote earlier turns anew."""
     leftover: str = ""

@@ -113,7 +113,9 @@ class Appending(Turns):
         self._pieces.append(slot)
         self._history.append(slot)
         self._values[name] = slot
-        core.append_event(GenQueued(self.number, slot.rid, name, event_line(slot), 0, part.options))
+        core.append_event(
+            GenQueued(self.number, slot.rid, name, event_line(slot), 0, part.options, method=part.method)
+        )
         where = (at, core.cell, self.branch, part.priority)
         core.record(SelectOp(self.sid, slot.rid, name, part.options, part.method, *where))
         return slot

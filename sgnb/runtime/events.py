@@ -72,6 +72,8 @@ class GenQueued(msgspec.Struct, frozen=True):
     """Of a choice."""
     shape: str = ""
     """What its output must be, in words: ``JSON schema Verdict``, ``regex``; empty where it is free."""
+    method: str = ""
+    """How a choice is made, by its name."""
 
 
 class GenStarted(msgspec.Struct, frozen=True):

@@ -181,6 +181,7 @@ class ProgramFold:
         lane = self._lane_of(event.state)
         before = next((c.name for c in reversed(lane.costs) if c.state in ("queued", "running")), "")
         cost = Cost(event.name, event.max_new_tokens, event.rid, options=event.options, shape=event.shape)
+        cost.method = event.method
         cost.after = before if lane.number or before else ""
         cost.texts = self._fresh.pop(event.state, [])
         row.segments.append(segment)
@@ -239,6 +240,7 @@ class ProgramFold:
         cost.state, cost.tokens = "done", sampled
         if meta.get("prompt_tokens") is not None:
             cost.prompt, cost.cached = int(meta["prompt_tokens"]), int(meta.get("cached_tokens", 0))
+        cost.miss = str(meta.get("miss") or "")
         cost.forced = int(meta.get("forced_tokens", 0) or 0)
         cost.first_step, cost.last_step = int(meta.get("first_step", -1)), int(meta.get("last_step", -1))
         latency = meta.get("e2e_latency")

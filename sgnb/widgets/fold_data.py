@@ -81,6 +81,7 @@ def cost_data(fold: ProgramFold, cost: Cost) -> dict[str, Any]:
     if cost.options:
         out["options"] = [[text, share, place == cost.winner] for place, text, share in cost.shown_options()]
         out["more"] = cost.more_options()
+        out["method"] = cost.method
         if cost.scores:
             kept = [place for place, _, _ in cost.shown_options()]
             out["scores"] = [round(cost.scores[place], 3) for place in kept]

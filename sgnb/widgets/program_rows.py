@@ -22,6 +22,8 @@ SHOWN_OPTIONS = 12
 """Choices of a select that are shown; of the others their number."""
 GOOD_REUSE = 0.9
 """Below this share of a prompt the view offers to say why not more was reused."""
+NOT_NEW = frozenset({"evicted", "flushed", "logprobs", "namespace", "retokenized"})
+"""Causes of a miss that are told however little was computed: that text had been there."""
 NOT_RUN = "not run"
 FORCED, GRAMMAR = 1, 2
 
@@ -79,6 +81,8 @@ class Cost:
     state: str = "queued"
     prompt: int | None = None
     cached: int = 0
+    miss: str = ""
+    """Why no more of the prompt was reused: ``messages.Match.cause``."""
     tokens: int = 0
     forced: int = 0
     seconds: float | None = None
@@ -101,6 +105,7 @@ class Cost:
     shares: list[float] = field(default_factory=list)
     """Each option's share of the probability of all."""
     method: str = ""
+    """How the choice is made, by its name."""
     scores: list[float] = field(default_factory=list)
     first: float = 0.0
     """When its first text came, by the log's clock."""
@@ -152,8 +157,8 @@ class Cost:
         return "" if self.prompt is None else words.reuse_words(self.cached, self.prompt)
 
     def why(self) -> str:
-        """``Why not 476?`` where much of the prompt was computed."""
-        if not self.prompt or self.cached >= GOOD_REUSE * self.prompt:
+        """``Why not 476?`` where much of the prompt was computed, or some of it for another reason than that it is new."""
+        if not self.prompt or (self.cached >= GOOD_REUSE * self.prompt and self.miss not in NOT_NEW):
             return ""
         return f"Why not {words.count(self.prompt)}?"
 

@@ -10,6 +10,7 @@ import pytest
 from sgnb.errors import EngineDied, RequestError
 from sgnb.runtime import events as ev
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.fold_data import cost_data
 from sgnb.widgets.program import ProgramView
 from sgnb.widgets.static import TAGS, fold_log, html_of, render_html, render_text, text_of
 
@@ -467,6 +468,26 @@ def test_why_not_is_offered_below_nine_tenths_only() -> None:
     for cached, prompt, why in ((20, 31, "Why not 31?"), (312, 340, ""), (0, 1460, "Why not 1\u2009460?")):
         fold = fold_of(a_log(meta={**META, "cached_tokens": cached, "prompt_tokens": prompt}))
         assert fold.rows[1].costs[0].why() == why
+
+
+def test_why_not_is_offered_for_little_where_it_had_been_there() -> None:
+    for miss, why in (
+        ("evicted", "Why not 340?"),
+        ("logprobs", "Why not 340?"),
+        ("diverged", ""),
+        ("hit", ""),
+    ):
+        fold = fold_of(a_log(meta={**META, "cached_tokens": 312, "prompt_tokens": 340, "miss": miss}))
+        assert fold.rows[1].costs[0].why() == why
+
+
+def test_a_choice_names_its_method() -> None:
+    log = ev.EventLog()
+    log.append(ev.RunStarted("c", "7", "m"))
+    method = "unconditional_likelihood_normalized"
+    log.append(ev.GenQueued(1, "r", "pick", 2, 0, options=("a", "b"), method=method))
+    fold = fold_of(log)
+    assert cost_data(fold, fold.rows[0].costs[0])["method"] == method
 
 
 def test_forced_tokens_are_counted_and_the_stop_names_the_shape() -> None:

@@ -152,6 +152,7 @@ def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
         e2e_latency=now - req.time_received,
         first_step=req.first_step,
         last_step=req.last_step,
+        miss=req.match.cause if req.match is not None else "",
         cut_tokens=req.cut_tokens,
         notes=[*req.notes, *_notes(req)],
         joined_tokens=req.joined_tokens,

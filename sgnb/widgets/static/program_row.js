@@ -149,7 +149,7 @@ export class RowView {
     const rows = cost.options.map(([text, share, chosen], index) => {
       const bar = el("span", chosen ? "sgnb-share sgnb-share-chosen" : "sgnb-share");
       bar.style.width = `${Math.round(100 * Number(share || 0))}%`;
-      const raw = cost.scores ? `mean logprob ${cost.scores[index].toFixed(3)}` : "";
+      const raw = cost.scores ? [cost.method, `mean logprob ${cost.scores[index].toFixed(3).replace("-", "−")}`].filter(Boolean).join(", ") : "";
       return el(
         "div",
         chosen ? "sgnb-option sgnb-option-chosen" : "sgnb-option",
