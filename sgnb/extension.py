@@ -13,6 +13,7 @@ from sgnb import completion, knob_words, magic_options, panel
 from sgnb.controls import Controls
 from sgnb.knobs import KNOBS, LIVE
 from sgnb.magics import SglMagics
+from sgnb.runtime.state import State
 from sgnb.widgets import output
 from sgnb.widgets.publisher import get_publisher
 
@@ -34,7 +35,12 @@ def load(shell: Any) -> None:
         "record": ["start", "stop", "--no-text", "--seconds"],
     }
     values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}
-    matcher = completion.make_matcher(commands, options, values)
+    answers: dict[str, completion.Answers] = {
+        **dict.fromkeys(["-o", "--out"], list),
+        "--from": lambda: [name for name, value in shell.user_ns.items() if isinstance(value, State)],
+        "--engine": lambda: [record.name for record in controls.records()],
+    }
+    matcher = completion.make_matcher(commands, options, values, answers)
     completer = getattr(shell, "Completer", None)
     if completer is not None:
         completer.custom_matchers.append(matcher)

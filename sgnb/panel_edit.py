@@ -22,11 +22,13 @@ from sgnb import magic_options
 from sgnb.cell import core_of
 from sgnb.errors import SgnbError, SourcePosition
 from sgnb.lang.api import DSL_NAMES
+from sgnb.lang.frontend.bare_methods import STATE_METHODS
 from sgnb.lang.frontend.cell_checks import check_cell
 from sgnb.lang.frontend.cells import parse_cell
 from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.position import CELL_PREFIX
 from sgnb.runtime.explain import explain_data, run_data, text_data
+from sgnb.runtime.fork import Group
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.state import State
 from sgnb.widgets import words
@@ -135,10 +137,16 @@ def _mark(error: SgnbError, severity: str, lines: list[str]) -> dict[str, Any]:
 def bound_names(source: str) -> list[str]:
     """Names that a program of this text binds, also while it cannot be parsed whole."""
     names: dict[str, None] = {}
-    for statement in _statements(source):
+    for statement in statements_of(source):
         for node in ast.walk(statement):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 names[node.id] = None
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names[node.name] = None
+            elif isinstance(node, ast.arg):
+                names[node.arg] = None
+            elif isinstance(node, ast.alias) and node.name != "*":
+                names[(node.asname or node.name).split(".")[0]] = None
     return list(names)
 
 
@@ -150,7 +158,8 @@ def variable_names(source: str) -> list[str]:
     return list(dict.fromkeys(match[2] for match in _VARIABLE.finditer(source)))
 
 
-def _statements(source: str) -> list[ast.stmt]:
+def statements_of(source: str) -> list[ast.stmt]:
+    """The statements of a text; of one that cannot be parsed whole, those that stand on a line of their own."""
     try:
         return ast.parse(source).body
     except (SyntaxError, ValueError, RecursionError):
@@ -175,11 +184,8 @@ def language() -> dict[str, Any]:
         "signature": "s: State",
         "text": "The program's state: its text, its variables, its place on the engine.",
     }
-    methods = {
-        name: _about(name, value)
-        for name, value in inspect.getmembers(State, inspect.isfunction)
-        if not name.startswith("_")
-    }
+    methods = {name: _about(name, getattr(State, name)) for name in STATE_METHODS}
+    methods["join"] = _about("join", Group.join)
     parameters = {
         name: {one.name: _plain(one) for one in _signature(DSL_NAMES[name])}
         for name in ("gen", "select", "gen_int", "gen_string")

@@ -17,6 +17,8 @@ import type { IMark } from './protocol';
 const CELL = /^\s*%%sgl\b/;
 const MAGIC = /^\s*(%%sgl)\b/;
 const WAIT_MS = 500;
+/** Characters before a word in which the call it stands in is looked for. */
+const LOOK_BACK = 4000;
 
 export interface IAbout {
   signature: string;
@@ -82,6 +84,13 @@ function mistakes(help: IHelp): Extension {
   );
 }
 
+const TEXTS = /#.*$|("""|''')[\s\S]*?(?:\1|$(?![\s\S]))|(["'])(?:\\.|(?!\2).)*\2/gm;
+
+/** The text with strings and comments blank: a word in a prompt is none of the language. As long as `source`. */
+export function codeOf(source: string): string {
+  return source.replace(TEXTS, part => part.replace(/[^\n]/g, ' '));
+}
+
 const WORD = /[A-Za-z_]\w*/g;
 
 /** The word at a column of a line, and what stands before it. */
@@ -103,6 +112,9 @@ export function aboutWord(
   language: ILanguage
 ): IAbout | null {
   const { word, before } = found;
+  if (/(^|[^\w.])(sgl|sgnb)\s*\.\s*$/.test(before)) {
+    return language.names[word] ?? null;
+  }
   if (/\.\s*$/.test(before)) {
     return language.methods[word] ?? null;
   }
@@ -121,9 +133,13 @@ function hovers(help: IHelp): Extension {
       return null;
     }
     const line = doc.lineAt(position);
-    const found = wordAt(line.text, position - line.from);
+    const code = codeOf(doc.toString());
+    const found = wordAt(code.slice(line.from, line.to), position - line.from);
     const language = found ? await help.language().catch(() => null) : null;
-    const about = found && language ? aboutWord(found, line.text.slice(found.to), language) : null;
+    const at = line.from + (found?.from ?? 0);
+    const before = code.slice(Math.max(0, at - LOOK_BACK), at); // a call may have begun lines above
+    const after = found ? line.text.slice(found.to) : '';
+    const about = found && language ? aboutWord({ word: found.word, before }, after, language) : null;
     if (!found || !about) {
       return null;
     }
@@ -151,6 +167,7 @@ function colours(view: EditorView): DecorationSet {
   if (!isCell(doc)) {
     return builder.finish();
   }
+  const masked = codeOf(doc.toString()).split('\n');
   for (let number = 1; number <= doc.lines; number++) {
     const line = doc.line(number);
     const head = MAGIC.exec(line.text);
@@ -158,8 +175,7 @@ function colours(view: EditorView): DecorationSet {
       builder.add(line.from + head[0].length - head[1].length, line.from + head[0].length, magic);
       continue;
     }
-    const code = line.text.replace(/#.*$|(["'])(?:\\.|(?!\1).)*\1/g, part => ' '.repeat(part.length));
-    for (const match of code.matchAll(NAMES)) {
+    for (const match of (masked[number - 1] ?? '').matchAll(NAMES)) {
       const from = line.from + (match.index ?? 0);
       builder.add(from, from + match[0].length, dslName);
     }

@@ -34,6 +34,10 @@ class Reading:
 
     # ------------------------------------------------------------ reading
 
+    def _ipython_key_completions_(self) -> list[str]:
+        """What ``state["…`` may say, for a notebook's completion; waits for nothing."""
+        return list(self._values)
+
     def __getitem__(self, name: str) -> Any:
         return self.get_var(name)
 

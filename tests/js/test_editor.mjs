@@ -1,0 +1,60 @@
+// Editing help in `%%sgl` cells, without an editor: what is code of a text, where a mistake stands, what a word means.
+
+import assert from "node:assert/strict";
+import { createRequire, register } from "node:module";
+import { test } from "node:test";
+
+register("./ts_loader.mjs", import.meta.url);
+const { aboutWord, codeOf, isCell, placeOf, wordAt } = await import("../../labextension/src/editor.ts");
+const { Text } = createRequire(new URL("../../labextension/package.json", import.meta.url))("@codemirror/state");
+
+const LANGUAGE = {
+  names: { gen: { signature: "gen(…)", text: "A generation." }, user: { signature: "user(…)", text: "A turn." } },
+  methods: { fork: { signature: "fork(size)", text: "Branches." } },
+  parameters: { gen: { max_tokens: "max_tokens: int" } },
+};
+const docOf = text => Text.of(text.split("\n"));
+
+/** What is said of the word at `|`. */
+function said(marked) {
+  const at = marked.indexOf("|");
+  const doc = docOf(marked.replace("|", ""));
+  const line = doc.lineAt(at);
+  const code = codeOf(doc.toString());
+  const found = wordAt(code.slice(line.from, line.to), at - line.from);
+  if (!found) return null;
+  return aboutWord({ word: found.word, before: code.slice(0, line.from + found.from) }, line.text.slice(found.to), LANGUAGE)?.signature ?? null;
+}
+
+test("words of the language are explained where they are code", () => {
+  assert.equal(said('%%sgl\ns += ge|n("x")'), "gen(…)");
+  assert.equal(said('%%sgl\ns += sgl.ge|n("x")'), "gen(…)");
+  assert.equal(said("%%sgl\nforks = s.fo|rk(3)"), "fork(size)");
+  assert.equal(said('%%sgl\ns += gen("x", max_to|kens=3)'), "gen(… max_tokens: int)");
+  assert.equal(said('%%sgl\ns += gen(\n    "a (",\n    max_to|kens=3,\n)'), "gen(… max_tokens: int)");
+  assert.equal(said('%%sgl\nmax_to|kens=3'), null);
+  assert.equal(said('%%sgl\ns += user("a us|er asks")'), null);
+  assert.equal(said('%%sgl\ns += user("""one\nus|er\n""")'), null);
+  assert.equal(said("%%sgl\n# ge|n"), null);
+  assert.equal(said("%%sgl\nx.ge|n()"), null);
+});
+
+test("strings and comments are blank, and all stays in its place", () => {
+  const text = "a = 'it\\'s' # b 'c\nd = \"\"\"e\nf 'g\n\"\"\" + h + 'open\ni";
+  const code = codeOf(text);
+  assert.equal(code.length, text.length);
+  assert.equal(code.replace(/\s+/g, " "), "a = d = + h + 'open i");
+});
+
+test("a mistake behind characters of two units has its place", () => {
+  const doc = docOf("%%sgl\ns += user('é😀漢') + gen(x=1)");
+  const { from, to } = placeOf({ line: 2, col: 23, end_col: 26 }, doc);
+  assert.equal(doc.sliceString(from, to), "x=1");
+  const end = placeOf({ line: 9, col: 99, end_col: 99 }, doc);
+  assert.ok(end.from < end.to && end.to === doc.length, "one beyond the text is shown at its end");
+});
+
+test("only a cell that begins with the magic is meant", () => {
+  assert.ok(isCell(docOf("\n  %%sgl -o x\ns")));
+  for (const other of ["s += gen('x')", "x = 1\n%%sgl", "%%sglx", "# %%sgl", ""]) assert.ok(!isCell(docOf(other)));
+});
