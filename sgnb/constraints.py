@@ -7,6 +7,7 @@ comes later, as the error of one request. Nothing is matched against text here, 
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import re
@@ -77,7 +78,10 @@ def _check_regex(pattern: str) -> None:
             warnings.simplefilter("ignore")  # [[ may mean something else one day
             re.compile(pattern)
     except re.error as error:
-        raise ConstraintError(f"regex: {error.msg} at position {error.pos}") from None
+        raise ConstraintError(
+            f"regex: {error.msg} at position {error.pos}",
+            hint="Correct the pattern there; a sign that is meant as text has a backslash before it.",
+        ) from None
     except (RecursionError, OverflowError, MemoryError):
         raise LimitError("regex is nested too deeply or repeats too often") from None
 
@@ -291,29 +295,91 @@ def _inner(at: str, schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 _EBNF_WORDS = re.compile(
     r"""(?P<string>"(?:\\.|[^"\\\n])*")|(?P<class>\[(?:\\.|[^\]\\\n])*\])|(?P<comment>\#[^\n]*)|(?P<open>\()"""
-    r"""|(?P<close>\))|(?P<define>(?:^|(?<=\n))[ \t]*(?P<name>[A-Za-z_][\w.-]*)\s*::=)|(?P<bad>["\[])|.|\n"""
+    r"""|(?P<close>\))|(?P<define>(?:^|(?<=\n))[ \t]*(?P<name>[A-Za-z_.-][A-Za-z0-9_.-]*)[ \t\r\n]*::=)|(?P<bad>["\[])"""
+    r"""|(?P<word>[A-Za-z_.-][A-Za-z0-9_.-]*)|(?P<late>::=)|(?P<sign>[|*+?{},=0-9]+)|(?P<space>[ \t\r\n]+)|(?P<foreign>.)"""
 )
+_FOREIGN = {
+    "'": 'Texts stand in double quotes: "a".',
+    ";": "A rule ends with its line, without a sign.",
+    ":": "A rule is written name ::= ….",
+    "<": "The name of a rule stands without brackets: name ::= ….",
+    "/": "Write a class, [a-z], or a text in double quotes; gen(regex=…) takes a pattern.",
+}
+"""What people write of other notations, and what is written here."""
 
 
 def _check_ebnf(text: str) -> None:
-    depth, rules = 0, []
+    """What the compiler would refuse, as far as words and brackets show it; never what it takes."""
+    opened: list[int] = []
+    rules: dict[str, int] = {}
+    used: dict[str, int] = {}
     for word in _EBNF_WORDS.finditer(text):
-        kind = word.lastgroup
+        kind, at = word.lastgroup, word.start()
         if kind == "bad":
+            sign = {'"': '"', "[": "]"}[word.group()]
             raise ConstraintError(
-                f"ebnf: {word.group()!r} at {_line_of(text, word.start())} is not closed on its line"
+                f"ebnf: {word.group()!r} at {_line_of(text, at)} is not closed on its line",
+                hint=f"End it with {sign} there; a line end in a text is written \\n.",
             )
         if word.group("name"):
-            rules.append(word.group("name"))
-        depth += (kind == "open") - (kind == "close")
-        if depth < 0:
-            raise ConstraintError(f"ebnf: ')' at {_line_of(text, word.start())} closes nothing")
-        if depth > MAX_EBNF_NESTING:
+            _add_rule(rules, word.group("name"), word.start("name"), text)
+        elif kind == "word":
+            used.setdefault(word.group(), at)
+        elif kind == "late":
+            raise ConstraintError(
+                f"ebnf: '::=' at {_line_of(text, at)} stands behind no name at the beginning of a line",
+                hint="Begin each rule on a line of its own: name ::= …; a name begins with a letter.",
+            )
+        elif kind == "foreign":
+            raise ConstraintError(
+                f"ebnf: {word.group()!r} at {_line_of(text, at)} is no sign of a grammar",
+                hint=_FOREIGN.get(
+                    word.group(), 'Texts stand in double quotes, "a", classes in brackets, [a-z].'
+                ),
+            )
+        elif kind == "open":
+            opened.append(at)
+        elif kind == "close":
+            if not opened:
+                raise ConstraintError(
+                    f"ebnf: ')' at {_line_of(text, at)} closes nothing", hint='Remove it, or quote it: ")".'
+                )
+            opened.pop()
+        if len(opened) > MAX_EBNF_NESTING:
             raise LimitError(f"ebnf is nested more than {MAX_EBNF_NESTING} deep")
-    if depth:
-        raise ConstraintError("ebnf: a '(' is never closed")
+    if opened:
+        raise ConstraintError(
+            f"ebnf: '(' at {_line_of(text, opened[-1])} is never closed", hint='Close it, or quote it: "(".'
+        )
     if "root" not in rules:
         raise ConstraintError("ebnf has no rule named root", hint='Begin with: root ::= "…"')
+    _check_used(text, rules, used)
+
+
+def _add_rule(rules: dict[str, int], name: str, at: int, text: str) -> None:
+    if name in rules:
+        raise ConstraintError(
+            f"ebnf: rule {name!r} at {_line_of(text, at)} is defined already, at {_line_of(text, rules[name])}",
+            hint=f"Write its alternatives in one rule: {name} ::= … | ….",
+        )
+    rules[name] = at
+
+
+_CALLED = re.compile(r"\s*\(")
+
+
+def _check_used(text: str, rules: dict[str, int], used: dict[str, int]) -> None:
+    """Every name is a rule's. Functions of the compiler's (``TagDispatch(…)``) give words other meanings."""
+    unknown = [name for name in used if name not in rules]
+    if not unknown or any(_CALLED.match(text, used[name] + len(name)) for name in unknown):
+        return
+    name = unknown[0]
+    near = difflib.get_close_matches(name, rules, 1)
+    raise ConstraintError(
+        f"ebnf: rule {name!r} at {_line_of(text, used[name])} is not defined"
+        + (f"; did you mean {near[0]!r}?" if near else ""),
+        hint=f'Define it, {name} ::= …, or quote it, if it is text: "{name}".',
+    )
 
 
 def _line_of(text: str, at: int) -> str:

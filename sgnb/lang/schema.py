@@ -93,7 +93,7 @@ def _dump(schema: dict[str, Any]) -> str:
 
 def _quoted(text: str) -> str:
     if len(text) < 2 or text[0] != '"' or text[-1] != '"':
-        raise ValueError(f"{text!r} has no quotes around it")
+        raise ValueError("there are no quotes around it")
     return text[1:-1]
 
 
@@ -133,13 +133,13 @@ def _escape(text: str) -> str:
 
 def _one_of(texts: Mapping[str, Any], text: str) -> Any:
     if text not in texts:
-        raise ValueError(f"{text!r} is none of {', '.join(map(repr, texts))}")
+        raise ValueError(f"it is none of {', '.join(map(repr, texts))}")
     return texts[text]
 
 
 def _matched(pattern: str, text: str) -> str:
     if re.fullmatch(pattern, text) is None:
-        raise ValueError(f"{text!r} does not match {pattern!r} (it may have been cut by max_tokens)")
+        raise ValueError(f"it does not match {pattern!r}")
     return text
 
 

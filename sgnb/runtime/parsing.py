@@ -15,6 +15,7 @@ from sgnb.lang.schema import Shape
 from sgnb.runtime.variables import Deferred, Slot, fresh
 
 _MAX_SHOWN = 200
+_MAX_REASONS = 3
 
 
 class Parsed(Deferred):
@@ -56,11 +57,23 @@ class Parsed(Deferred):
         return metas if self._many else metas[0]
 
 
+def _reason(error: Exception) -> str:
+    """In one line what is wrong. Pydantic's own text has many lines, with an address in each and the text once more."""
+    errors = getattr(error, "errors", None)
+    if callable(errors):
+        found = [
+            f"{'.'.join(map(str, one.get('loc', ())))}: {one.get('msg', '')}".removeprefix(": ")
+            for one in errors()
+        ]
+        return "; ".join(found[:_MAX_REASONS]) + ("; …" if len(found) > _MAX_REASONS else "")
+    return " ".join(str(error).split())
+
+
 def _parse_error(slot: Slot, text: str, error: Exception) -> ParseError:
     shown = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
     cut = slot.meta.get("finish") in ("length", "context", "abort")
     made = ParseError(
-        f"The text of {slot.name!r} cannot be parsed: {error}; it is {shown!r}.",
+        f"The text of {slot.name!r} cannot be parsed: {_reason(error)}; it reads {shown!r}.",
         hint="It was cut: raise max_tokens." if cut else "Read the text with state.text(), or without parse.",
         position=None if slot.place is None else position_of(slot.place),
     )

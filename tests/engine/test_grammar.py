@@ -119,6 +119,11 @@ def test_logprobs_tell_what_the_grammar_did_and_change_nothing(engine):
     assert sum(one["forced"] for one in told) == done["meta_info"]["forced_tokens"]
 
 
+@sgl.function
+def unfinished(s):
+    s += "x" + sgl.gen("x", ebnf='root ::= "a" | *')
+
+
 @pytest.mark.grammar
 def test_B023_B038_B069_what_the_compiler_refuses_fails_alone(engine):
     scheduler = engine.client.control("check")
@@ -128,9 +133,10 @@ def test_B023_B038_B069_what_the_compiler_refuses_fails_alone(engine):
         kwargs={"sampling_params": {"max_new_tokens": 60, "ignore_eos": True}},
     )
     stream.start()
-    with pytest.raises(RequestError, match="foo") as caught:
-        engine.generate("x", sampling_params={**GREEDY, "ebnf": "root ::= foo"})
-    assert caught.value.code == "grammar"
+    with pytest.raises(RequestError, match=r"at line 1, column 14, in `root ::= \"a\" | \*`") as caught:
+        unfinished.run(backend=engine)["x"]
+    assert caught.value.code == "grammar" and "a class [a-z]" in caught.value.hint
+    assert caught.value.position is not None and "ebnf=" in caught.value.position.text
     # What can be seen without the compiler is refused before anything is queued.
     for schema, place in (
         ({"type": "string", "pattern": r"^ok\!$("}, "/pattern"),

@@ -186,12 +186,32 @@ def test_special_tokens_are_never_allowed_and_everything_else_is(backend):
 
 
 @pytest.mark.parametrize(
-    "kind, text", [("regex", "[a-z"), ("ebnf", "root ::= foo"), ("json_schema", '{"type":12}')]
+    "kind, text", [("regex", "[a-z"), ("ebnf", "root ::= |"), ("json_schema", '{"type":12}')]
 )
 def test_B023_B055_refused_by_the_library_with_its_words(backend, kind, text):
     with pytest.raises(GrammarError) as caught:
         backend.compile(Constraint(kind, text))
     assert caught.value.lasting and str(caught.value).startswith(kind) and ".cc:" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "hint"),
+    [
+        ('root ::= "a"\nb ::= |', "at line 2, column 7, in `b ::= |`", 'nothing at all is written ""'),
+        ('root ::=  "a" |', "but got nothing, at line 1", "a rule's name"),
+        ('root ::= "a"{x}\nx ::= "b"', "line 1, column 14", "{2,5}"),
+        ('root ::= "a"{3,1}', "lower bound is larger than upper bound: 3 > 1", "{2,5}"),
+        ("root ::= [z-a]", "lower bound is larger", "[a-z]"),
+        ('root ::= "\\q"', "invalid escape sequence, at line 1, column 11", "\\\\"),
+        ('root ::= TagDispatch(("a", b))', 'rule "b" is not defined', "quote its name"),
+        ("root ::= " + '"a" ' * 30 + "|", "…`", "a class"),
+    ],
+)
+def test_what_the_library_finds_in_a_grammar_has_its_place_and_the_way_on(backend, text, words, hint):
+    check_constraint("ebnf", text)
+    with pytest.raises(GrammarError) as caught:
+        backend.compile(Constraint("ebnf", text))
+    assert words in str(caught.value) and hint in caught.value.info.hint
 
 
 def test_closed_backend_refuses(backend):

@@ -31,6 +31,10 @@ LEGAL = [
     {"json_schema": {"minimum": 0.5, "maximum": 0.5, "minLength": 0, "pattern": "^[a-z]{2}$"}},
     {"json_schema": {"properties": {"$ref": {"type": "string"}, "pattern": {"minimum": 1}}}},
     {"ebnf": 'root ::= "(" item* ")" # (\nitem ::= [(\\]] | "\\"("'},
+    {
+        "ebnf": 'root ::= TagDispatch(("a", b), loop_after_dispatch=true)\nb ::= "é" [é] -c.d\r\n-c.d ::= "x"{2,}'
+    },
+    {"ebnf": 'root\n::= "a"\n | "b" (= "c") # it\'s; a comment'},
     {"ebnf": "root ::= " + "(" * 256 + '"a"' + ")" * 256},
 ]
 REFUSED = [
@@ -85,7 +89,17 @@ REFUSED = [
     ({"ebnf": 'rot ::= "a"'}, "no rule named root"),
     ({"ebnf": 'root ::= "a'}, "line 1, column 10"),
     ({"ebnf": 'root ::= "a" )'}, "closes nothing"),
-    ({"ebnf": 'root ::= ("a"'}, "never closed"),
+    ({"ebnf": 'root ::= "b"\n | ("a"'}, "'(' at line 2, column 4 is never closed"),
+    (
+        {"ebnf": 'root ::= move\nmoves ::= "a"'},
+        "rule 'move' at line 1, column 10 is not defined; did you mean 'moves'",
+    ),
+    ({"ebnf": 'root ::= "a"\nroot ::= "b"'}, "rule 'root' at line 2, column 1 is defined already, at line 1"),
+    ({"ebnf": "root ::= 'a'"}, '"\'" at line 1, column 10 is no sign of a grammar'),
+    ({"ebnf": 'root ::= "a";'}, "';' at line 1, column 13"),
+    ({"ebnf": 'root ::= b\nb := "a"'}, "':' at line 2, column 3"),
+    ({"ebnf": 'root ::= é\né ::= "a"'}, "'é' at line 1, column 10"),
+    ({"ebnf": 'root ::= "a" b ::= "c"'}, "'::=' at line 1, column 16 stands behind no name"),
     ({"ebnf": "root ::= " + "(" * 257 + '"a"' + ")" * 257}, "256"),
     ({"ebnf": "root ::= " + '"a" ' * 20_000}, "65,536"),
     ({"regex": "a", "ebnf": 'root ::= "a"'}, "one constraint"),

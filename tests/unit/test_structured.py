@@ -182,6 +182,27 @@ def test_types_without_a_schema_are_refused_where_gen_stands(tp):
     assert caught.value.position.file == __file__
 
 
+def test_what_pydantic_finds_is_told_in_one_line():
+    class ValidationError(ValueError):
+        def errors(self):
+            return [
+                {"loc": ("likes", 0), "msg": "Input should be a valid string"},
+                {"loc": (), "msg": "EOF"},
+            ] + [{}] * 3
+
+    class Strict(Model):
+        @classmethod
+        def model_validate_json(cls, text):
+            raise ValidationError("5 validation errors\n  For further information visit …")
+
+    state, _ = run_gen('{"x": 1}', json_schema=Strict, parse=True)
+    with pytest.raises(ParseError) as caught:
+        state["x"]
+    assert caught.value.message == (
+        "The text of 'x' cannot be parsed: likes.0: Input should be a valid string; EOF; ; …; it reads '{\"x\": 1}'."
+    )
+
+
 def test_annotated_is_what_it_annotates():
     assert json_schema_of(Annotated[int, "an age"]) == {"type": "integer"}
 
@@ -195,6 +216,14 @@ def test_parse_error_is_raised_at_the_variable_with_the_place_of_its_gen():
     assert state.text() == 'Q: {"name": "A', "the state goes on"
     state += " more"
     assert state.text().endswith("more")
+    for text, how, words in (
+        ('"tea', {"dtype": str}, "parsed: there are no quotes around it; it reads"),
+        ("12", {"regex": "[a-z]+"}, "parsed: it does not match '[a-z]+'; it reads '12'"),
+        ("maybe", {"dtype": Literal["yes", "no"]}, "parsed: it is none of 'yes', 'no'; it reads 'maybe'"),
+    ):
+        with pytest.raises(ParseError) as caught:
+            run_gen(text, parse=True, **how)[0]["x"]
+        assert words in caught.value.message
     cut, _ = run_gen("1234 5678", regex="[0-9 ]+", max_tokens=1, parse=True)
     assert cut["x"] == "1234"
 

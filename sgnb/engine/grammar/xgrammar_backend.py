@@ -28,6 +28,7 @@ from sgnb.engine.grammar.base import (
     Matcher,
     Vocabulary,
 )
+from sgnb.engine.grammar.refusal import refusal
 from sgnb.engine.grammar.worker import load_library, read_frame, write_frame
 
 CPU_SECONDS = 5.0
@@ -191,7 +192,7 @@ class Worker:
                 hint="Bound its repetitions.",
             )
         if answer[:1] == b"e":
-            raise GrammarError(f"{constraint.kind}: {answer[1:].decode()}", code="grammar")
+            raise refusal(constraint, answer[1:].decode())
         return answer[1:].decode()
 
     def _ended(self, constraint: Constraint, seconds: float) -> GrammarError:
