@@ -6,7 +6,7 @@ import test from "node:test";
 
 import { equalAgain, reasonOf } from "../../sgnb/widgets/static/causes.js";
 import { EngineState } from "../../sgnb/widgets/static/fold.js";
-import { before, count, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
+import { before, count, cutAt, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
 import { cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { ageShare, flightsOf, layoutTree, reach, recentlyGone, runsOf, tickStep } from "../../sgnb/widgets/static/tree_data.js";
@@ -157,6 +157,55 @@ test("ten thousand nodes are laid out in rows that fit a scroll", () => {
   const { blocks } = layoutTree(store.live, 800 / reach(store.live));
   assert.ok(process.cpuUsage(began).user < 1e6); // a bound against a wrong order of growth, not a benchmark
   assert.ok(blocks.length < 8000);
+});
+
+/** `size` nodes of three tokens, each below the one that `parentOf(number)` names (0: below the root), used one after another. */
+function grown(size, parentOf) {
+  const nodes = [];
+  for (let number = 0; number < size; number++) {
+    const above = nodes[parentOf(number) - 2];
+    nodes.push([number + 2, above ? above[0] : 1, above ? above[2] + above[3] : 0, 3, 0, 0, 0, 0, number / 1000, 1]);
+  }
+  return EngineState.fromSnapshot({ slots: 9, page_size: 1, seq: 5, time: size, step: 1, nodes, runs: [], requests: [] });
+}
+
+test("F77: of a hundred thousand nodes a bounded number is laid out, and none is lost", () => {
+  const size = 100000;
+  let seed = 7;
+  const random = limit => (seed = (seed * 1103515245 + 12345) % 2147483648) % limit;
+  const shapes = { bushy: number => (number < 50 ? 0 : 2 + random(number)), flat: () => 0, deep: number => (number ? number + 1 : 0) };
+  for (const [shape, parentOf] of Object.entries(shapes)) {
+    const state = grown(size, parentOf);
+    const lay = (options = {}) => layoutTree(state, 800 / reach(state), { flights: flightsOf(state), ...options });
+    const { blocks, rows } = lay();
+    assert.ok(rows < 2100 && blocks.length < 5000, `${shape}: ${rows} rows, ${blocks.length} blocks`);
+    const shown = blocks.filter(block => block.kind === "node");
+    const folded = blocks.filter(block => block.kind === "fold").reduce((sum, block) => sum + block.nodes, 0);
+    assert.equal(shown.length + folded, size, shape);
+    const leaf = shown.findLast(block => !block.node.children.length)?.node;
+    if (leaf) {
+      // So large a tree is not measured anew at once: what went meanwhile is not drawn.
+      const { id, parent, start, length } = leaf;
+      state.apply(6, { t: "radix", kind: "evict", node: id, parent, start, length, time: size });
+      assert.ok(!state.odd && !lay().blocks.some(block => block.kind === "node" && block.id === id), shape);
+    }
+    const far = shape === "flat" ? [size] : state.path(shape === "deep" ? 400 : size);
+    const kept = lay({ keep: new Set(far) }).blocks;
+    for (const id of far) assert.ok(kept.some(block => block.id === id), `${shape}: what is selected is shown`);
+  }
+});
+
+test("F77: a label of any length ends behind a whole letter", () => {
+  const family = "👨‍👩‍👧‍👦";
+  assert.equal(cutAt(`ab${family}c`, 2 + family.length), `ab${family}`);
+  assert.equal(cutAt(`ab${family}c`, 1 + family.length), "ab", "never half of a family");
+  assert.equal(cutAt("e\u0301e\u0301", 3), "e\u0301");
+  assert.equal(cutAt("😀😀", 3), "😀");
+  assert.equal(cutAt("short", 5), "short");
+  const flood = `a${"\u0301".repeat(100000)}`;
+  assert.equal(cutAt(flood, 40).length, 40, "a flood of marks is cut where it is");
+  const shown = oneLine("😀".repeat(50000), 160);
+  assert.ok(shown.length <= 160 && shown.endsWith("😀…") && !shown.includes("U+"));
 });
 
 test("age is a log scale from one second to ten minutes", () => {

@@ -22,7 +22,7 @@ MOST = {"widget_timeline.js": 90_000}
 UNPACKED = {
     "program.js": 67_500,
     "widget_timeline.js": 88_500,
-    "widget_tree.js": 66_500,
+    "widget_tree.js": 67_500,
     "widget_kv.js": 64_000,
 }
 """Bytes that a page unpacks; the others 60 000."""

@@ -65,7 +65,7 @@ def test_a_snapshot_is_the_engines_own_picture(tmp_path: Path) -> None:
     rig.decode(3, b"0123 other", max_new_tokens=20, ignore_eos=True)
     rig.step(6)
     ask = SchedulerControl(client=1, id=1, verb="picture", args={})
-    expected = PICTURE_VERBS["picture"](rig.scheduler, ask)
+    expected = msgspec.msgpack.decode(msgspec.msgpack.encode(PICTURE_VERBS["picture"](rig.scheduler, ask)))
     found = picture_of(
         msgspec.msgpack.decode(msgspec.msgpack.encode(take_snapshot(rig.scheduler)), type=Snapshot)
     )

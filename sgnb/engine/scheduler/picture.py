@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.engine.scheduler.key_pictures import KeyPicture
 from sgnb.engine.scheduler.step_events import runs_of
@@ -43,9 +44,11 @@ def _picture(scheduler: Scheduler, _msg: SchedulerControl | None = None) -> dict
     """
     scheduler.recorder.flush_slots(scheduler.meter.forward_steps)
     scheduler.publish(scheduler.stats())
-    nodes, runs = _tree(scheduler)
-    for req in scheduler.reqs.values():
-        runs += _flight(req)
+    nodes, owners, runs = _tree(scheduler)
+    flights = [run for req in scheduler.reqs.values() for run in _flight(req)]
+    count = len(runs) + len(flights)
+    shown = [(owners[place], start, size, "") for place, start, size in runs[:MAX_RUNS]]
+    shown += [(run.owner, run.start, run.count, run.kind) for run in flights[: max(0, MAX_RUNS - len(runs))]]
     return {
         "seq": last_seq(scheduler),
         "time": scheduler.clock(),
@@ -56,8 +59,8 @@ def _picture(scheduler: Scheduler, _msg: SchedulerControl | None = None) -> dict
         "settings": {name: getattr(scheduler.args, name) for name in SETTINGS},
         "nodes": nodes,
         "next": scheduler.cache.next_victims(6),
-        "runs": [[run.owner, run.start, run.count, run.kind] for run in runs[:MAX_RUNS]],
-        "runs_left_out": max(0, len(runs) - MAX_RUNS),
+        "runs": shown,
+        "runs_left_out": max(0, count - MAX_RUNS),
         "requests": [_request(req) for req in sorted(scheduler.reqs.values(), key=lambda req: req.ordinal)],
         "stats": msgspec.to_builtins(scheduler.stats()),
     }
@@ -69,36 +72,50 @@ def key_picture(scheduler: Scheduler) -> KeyPicture:
     return KeyPicture(picture["seq"], picture["time"], msgspec.msgpack.encode(picture))
 
 
-def _tree(scheduler: Scheduler) -> tuple[list[list[Any]], list[SlotRun]]:
-    nodes: list[list[Any]] = []
-    runs: list[SlotRun] = []
+def _tree(
+    scheduler: Scheduler,
+) -> tuple[list[tuple[int | float, ...]], list[str], list[tuple[int, int, int]]]:
+    """The nodes, their names as owners, and the runs of their slots: ``(place among the nodes, start, count)``."""
+    nodes: list[tuple[int | float, ...]] = []
+    values: list[IntArray] = []
     place: dict[int, tuple[int, int]] = {}
+    book = scheduler.recorder.book
     for node in scheduler.cache.nodes():
         parent = node.parent
         assert parent is not None
         start, root = place.get(parent.id, (0, parent.id))
-        place[node.id] = (start + len(node.key), root)
+        length = len(node.key)
+        place[node.id] = (start + length, root)
+        locks, hits, used = node.lock_ref, book.hits(node), book.used(node)
+        # Tuples of numbers: 100 000 lists would be walked by the garbage collector again and again.
         nodes.append(
-            [
-                node.id,
-                parent.id,
-                start,
-                len(node.key),
-                node.lock_ref,
-                scheduler.recorder.book.hits(node),
-                node.pin_ref,
-                node.soft_ref,
-                scheduler.recorder.book.used(node),
-                root,
-            ]
+            (node.id, parent.id, start, length, locks, hits, node.pin_ref, node.soft_ref, used, root)
         )
-        runs += runs_of(f"node:{node.id}", node.value)
-    return nodes, runs
+        values.append(node.value)
+    return nodes, [f"node:{row[0]}" for row in nodes], _runs_of_all(values)
+
+
+def _runs_of_all(values: Sequence[IntArray]) -> list[tuple[int, int, int]]:
+    """Runs of consecutive slots, none over two nodes: all at once, for there may be 100 000 nodes."""
+    if not values:
+        return []
+    lengths = np.fromiter((len(value) for value in values), dtype=np.int64, count=len(values))
+    slots = np.concatenate(values).astype(np.int64, copy=False)
+    begins = np.ones(len(slots), dtype=bool)
+    begins[1:] = np.diff(slots) != 1
+    firsts = np.cumsum(lengths)[:-1]
+    begins[firsts[firsts < len(slots)]] = True
+    starts = np.flatnonzero(begins)
+    owners = np.repeat(np.arange(len(values)), lengths)[starts]
+    counts = np.diff(starts, append=len(slots))
+    return list(zip(owners.tolist(), slots[starts].tolist(), counts.tolist(), strict=True))
 
 
 def slot_runs(scheduler: Scheduler) -> list[SlotRun]:
     """Who owns which slots, all but the free ones."""
-    runs = [run for node in scheduler.cache.nodes() for run in runs_of(f"node:{node.id}", node.value)]
+    nodes = list(scheduler.cache.nodes())
+    found = _runs_of_all([node.value for node in nodes])
+    runs = [SlotRun(owner=f"node:{nodes[place].id}", start=start, count=size) for place, start, size in found]
     for req in scheduler.reqs.values():
         runs += _flight(req)
     return runs

@@ -43,8 +43,27 @@ const PICTURES = { "\n": "⏎", "\t": "→", "\r": "␍" };
 export const HIDDEN =
   /[\u0000-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u180E\u200B-\u200F\u2028-\u202E\u2060-\u206F\u3164\uFEFF\uFFF9-\uFFFB\uD800-\uDFFF]|[\u{E0000}-\u{E007F}]/gu;
 
+const letters = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+const LONGEST_LETTER = 32; // units; a longer pile of marks is cut where it is
+
+/** What readers take for the letters of a text, each with its marks. */
+export function lettersOf(text) {
+  return Array.from(letters.segment(text), ({ segment }) => segment);
+}
+
+/** At most `limit` units of a text, ended behind a whole letter. */
+export function cutAt(text, limit) {
+  if (text.length <= limit) return text;
+  let end = 0;
+  for (const letter of lettersOf(text.slice(0, limit + LONGEST_LETTER))) {
+    if (end + letter.length > limit) break;
+    end += letter.length;
+  }
+  return end > limit - LONGEST_LETTER ? text.slice(0, end) : text.slice(0, limit).replace(/[\uD800-\uDBFF]$/, "");
+}
+
 /** Text on one line, every invisible character shown: line feeds as ⏎, others by name. */
 export function oneLine(text, limit = 400) {
-  const cut = text.length > limit ? text.slice(0, limit - 1) + "…" : text;
+  const cut = text.length > limit ? `${cutAt(text, limit - 1)}…` : text;
   return cut.replace(HIDDEN, char => PICTURES[char] ?? `[U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);
 }

@@ -1,5 +1,7 @@
 // Helpers for canvases: colours as numbers, mixing, hatches. Reads no data.
 
+import { cutAt, lettersOf } from "./format.js";
+
 /** [r, g, b, a] (0–255) of a CSS colour that the browser knows. */
 export function rgba(colour) {
   const canvas = (rgba.canvas ??= Object.assign(document.createElement("canvas"), { width: 1, height: 1 }));
@@ -51,10 +53,11 @@ export function hatch(context, ground, line) {
 function fit(context, text, width) {
   if (width < 12) return "";
   const each = context.measureText("n").width || 6;
-  let cut = text.slice(0, Math.ceil(width / each) + 2);
-  if (cut.length === text.length && context.measureText(cut).width <= width) return cut;
-  while (cut && context.measureText(cut + "…").width > width) cut = cut.slice(0, -1);
-  return cut ? cut + "…" : "";
+  const head = cutAt(text, Math.ceil(width / each) + 2);
+  if (head.length === text.length && context.measureText(head).width <= width) return head;
+  const shown = lettersOf(head);
+  while (shown.length && context.measureText(`${shown.join("")}…`).width > width) shown.pop();
+  return shown.length ? `${shown.join("")}…` : "";
 }
 
 const MOST_TEXTS = 2000; // remembered texts, before all are forgotten

@@ -2,10 +2,15 @@
 
 export const IDLE_SHOWN = 12;
 export const EVICTED_SECONDS = 10;
+const MAX_ROWS = 2000; // what is beyond stands in folds: a reader scrolls through less, and a frame must end
+const MAX_DEPTH = 500;
+const LARGE = 20000; // nodes; from there on the tree is not measured anew for each change
+const REST = 20; // then so many times as long as a measuring took, nothing is measured
 
 /**
  * Blocks of the icicle. `scale`: px a token. A block is {kind, id, start, length, row, rows, …}; kinds: node, flight (a
- * request's own tokens), gone (just evicted), fold (`171 more nodes, 3 762 tok`). `open`: folds that the reader opened.
+ * request's own tokens), gone (just evicted), fold (`171 more nodes, 3 762 tok`). `open`: folds that the reader opened; `keep`:
+ * nodes that stand in none. However large the tree is, there are about MAX_ROWS rows.
  */
 export function layoutTree(state, scale, { open = new Set(), keep = new Set(), gone = [], flights = [] } = {}) {
   const sizes = measure(state);
@@ -19,11 +24,12 @@ export function layoutTree(state, scale, { open = new Set(), keep = new Set(), g
   const place = (at, depth) => {
     const id = sizes.ids[at];
     const node = state.nodes.get(id);
+    if (!node) return; // it went since a large tree was measured
     const block = { kind: "node", id, node, start: node.start, length: node.length, row, rows: 0, depth };
     blocks.push(block);
     order.push(block);
     const first = row;
-    children(id, sizes.first[at], node.children.length, depth + 1, node.start + node.length);
+    children(id, sizes.first[at], sizes.inner[at], depth + 1, node.start + node.length);
     if (row === first) row++;
     block.rows = row - first;
   };
@@ -33,15 +39,26 @@ export function layoutTree(state, scale, { open = new Set(), keep = new Set(), g
     const whole = open.has(parent);
     const shown = new Set();
     const folded = [];
-    const idle = [];
+    const idle = []; // the newest, newest first
+    const newer = (a, b) => sizes.used[a] > sizes.used[b] || (sizes.used[a] === sizes.used[b] && sizes.ids[a] < sizes.ids[b]);
     for (let at = first; at < first + count; at++) {
       if (whole || sizes.busy[at] || keep.has(sizes.ids[at])) shown.add(at);
       else if ((sizes.end[at] - start) * scale < 2) folded.push(at);
-      else idle.push(at);
+      else {
+        let rank = idle.length;
+        while (rank && newer(at, idle[rank - 1])) rank--;
+        if (rank < IDLE_SHOWN) idle.splice(rank, 0, at);
+        else folded.push(at);
+        if (idle.length > IDLE_SHOWN) folded.push(idle.pop());
+      }
     }
-    idle.sort((a, b) => sizes.used[b] - sizes.used[a] || sizes.ids[a] - sizes.ids[b]);
-    idle.forEach((at, rank) => (rank < IDLE_SHOWN ? shown.add(at) : folded.push(at)));
-    for (let at = first; at < first + count; at++) if (shown.has(at)) place(at, depth);
+    for (const at of idle) shown.add(at);
+    const room = at => keep.has(sizes.ids[at]) || (row < MAX_ROWS && depth < MAX_DEPTH);
+    for (let at = first; shown.size && at < first + count; at++) {
+      if (!shown.has(at)) continue;
+      if (room(at)) place(at, depth);
+      else folded.push(at);
+    }
     for (const flight of flightsAt.get(parent) ?? []) {
       blocks.push({ kind: "flight", id: flight.rid, start, length: flight.prefill + flight.decode, ...flight, row, rows: 1, depth });
       order.push(blocks.at(-1));
@@ -83,16 +100,19 @@ const measured = new WeakMap(); // state → what `measure` said of it, and of w
  */
 function measure(state) {
   const known = measured.get(state);
-  if (known?.version === state.treeVersion) return known;
+  const began = performance.now();
+  if (known?.version === state.treeVersion || (known?.ids.length > LARGE && began < known.again)) return known;
   const size = state.nodes.size;
   // All name spaces as one forest, by first use.
-  const ids = [...state.roots.values()].flat().sort((a, b) => state.nodes.get(a).order - state.nodes.get(b).order);
-  const [first, busy, nodes, tokens, used, end] = [Uint32Array, Uint8Array, Uint32Array, Uint32Array, Float64Array, Uint32Array].map(List => new List(size));
+  const firsts = [...state.roots.values()].flat().map(id => [state.nodes.get(id).order, id]);
+  const ids = firsts.sort((a, b) => a[0] - b[0]).map(([, id]) => id);
+  const [first, inner, busy, nodes, tokens, used, end] = [Uint32Array, Uint32Array, Uint8Array, Uint32Array, Uint32Array, Float64Array, Uint32Array].map(List => new List(size));
   const above = new Int32Array(size).fill(-1);
   const tops = ids.length;
   for (let at = 0; at < ids.length; at++) {
     const node = state.nodes.get(ids[at]);
     first[at] = ids.length;
+    inner[at] = node.children.length;
     busy[at] = node.locks > 0;
     nodes[at] = 1;
     tokens[at] = node.length;
@@ -111,7 +131,10 @@ function measure(state) {
     if (used[at] > used[up]) used[up] = used[at];
     if (end[at] > end[up]) end[up] = end[at];
   }
-  const made = { version: state.treeVersion, ids, tops, first, busy, nodes, tokens, used, end };
+  let reach = 0;
+  for (let at = 0; at < tops; at++) if (end[at] > reach) reach = end[at];
+  const again = performance.now() + REST * (performance.now() - began);
+  const made = { version: state.treeVersion, again, ids, tops, first, inner, busy, nodes, tokens, used, end, reach };
   measured.set(state, made);
   return made;
 }
@@ -168,8 +191,7 @@ export function ageShare(seconds) {
 
 /** The last token position that anything reaches, rounded up to a number people read. */
 export function reach(state) {
-  let end = 10;
-  for (const node of state.nodes.values()) if (node.start + node.length > end) end = node.start + node.length;
+  let end = Math.max(10, measure(state).reach);
   for (const flight of flightsOf(state)) {
     const node = state.nodes.get(flight.node);
     end = Math.max(end, (node ? node.start + node.length : 0) + flight.prefill + flight.decode);
@@ -192,12 +214,20 @@ export function layoutLinks(state, top, most = 300) {
     const box = { id, node, depth, row: 0, parent };
     out.push(box);
     const first = row;
-    for (const child of node.children) walk(child, depth + 1, box);
+    for (const child of node.children) {
+      if (out.length >= most) break;
+      walk(child, depth + 1, box);
+    }
     if (row === first) row++;
     box.row = (first + row - 1) / 2;
     return box;
   };
-  const tops = top && state.nodes.has(top) ? [top] : [...state.roots.values()].flat();
-  for (const id of tops) walk(id, 0, null);
+  const tops = top && state.nodes.has(top) ? [[top]] : state.roots.values();
+  for (const ids of tops) {
+    for (const id of ids) {
+      if (out.length >= most) break;
+      walk(id, 0, null);
+    }
+  }
   return { boxes: out, rows: row, left: state.nodes.size - out.length };
 }
