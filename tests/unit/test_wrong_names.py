@@ -148,6 +148,7 @@ def _program(folder, text):
         "s += sgl.gen('x')\nassert list(map(s.get_var, ['x'])) == ['value']",
         "for s in s.fork(2):\n    s.text\n    s += 'x'",  # bound anew: nobody knows what it is
         "b = s.fork(2)\nb = [1]\nb.append",
+        "s.kept = s.mark()\ns += 'x'\ns.rewind(s.kept)",  # what a program keeps there is its own business
         "class Box: pass\nbox = Box()\nbox.text = 1\nbox.text",
     ],
 )
@@ -169,10 +170,12 @@ def test_a_role_without_its_brackets(backend):
     assert caught.value.hint == "Write `with user():`."
 
 
-def test_attributes_are_no_variables(backend):
-    with pytest.raises(ProgramTypeError, match=r"`s.answer = …` binds no variable") as caught:
+def test_attributes_are_no_variables_and_hide_no_method(backend):
+    with pytest.raises(ProgramTypeError, match=r"`s.answer = …` appends nothing") as caught:
         run_cell("s.answer = gen('x')", cell_name="1", user_ns={}, backend=backend)
-    assert 's["answer"] = …' in caught.value.hint
+    assert caught.value.hint == 'Append under that name: s += gen("answer").'
+    with pytest.raises(ProgramTypeError, match=r"`s.text = …` hides a method"):
+        run_cell("s.text = 'x'", cell_name="1", user_ns={}, backend=backend)
 
 
 def test_comparing_what_is_not_there_yet_is_refused():

@@ -56,11 +56,24 @@ def check_bare_methods(tree: ast.AST, state: str, filename: str) -> None:
                     )
                 )
         for target in _targets(node):
-            if isinstance(target, ast.Attribute) and state in methods and _owner(target) == state:
+            if (
+                isinstance(target, ast.Attribute)
+                and state in methods
+                and _owner(target) == state
+                and (target.attr in STATE_METHODS or _is_expression(node))
+            ):
+                hides = target.attr in STATE_METHODS
                 faults.append(
                     ProgramTypeError(
-                        f"`{state}.{target.attr} = …` binds no variable of the state.",
-                        hint=f'Write {state}["{target.attr}"] = …, or append: {state} += gen("{target.attr}").',
+                        f"`{state}.{target.attr} = …` "
+                        + (
+                            "hides a method of the state."
+                            if hides
+                            else "appends nothing and binds no variable."
+                        ),
+                        hint="Take another name."
+                        if hides
+                        else f'Append under that name: {state} += gen("{target.attr}").',
                         position=source_position(filename, span_of_node(target)),
                     )
                 )
@@ -70,6 +83,14 @@ def check_bare_methods(tree: ast.AST, state: str, filename: str) -> None:
 
 def _place(fault: ProgramTypeError) -> tuple[int, int]:
     return (0, 0) if fault.position is None else (fault.position.line, fault.position.col)
+
+
+def _is_expression(node: ast.AST) -> bool:
+    """An assignment of ``gen(…)`` or its kin: it appends nothing. Other attributes are the program's own business."""
+    value = getattr(node, "value", None)
+    func = value.func if isinstance(value, ast.Call) else None
+    name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+    return name in ("gen", "gen_int", "gen_string", "select")
 
 
 def _owner(node: ast.expr) -> str:
