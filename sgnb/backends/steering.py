@@ -39,9 +39,17 @@ class Steering(Backend):
         """One control of the engine by name (``picture``, ``nodes``, ``holders``, ``prompt``, …); its answer."""
         return self.client.control(verb, args, timeout)
 
-    def set(self, **knobs: Any) -> dict[str, Any]:
+    def set(self, *pair: Any, **knobs: Any) -> dict[str, Any]:
         """Change live knobs of the scheduler (``schedule_policy="fcfs"``, ``objective="latency"``, …), all or none; returns
-        all that are live. LimitError names the knob and its legal range."""
+        all that are live. One may be given as ``%sgl set`` has it, ``set("decode_quantum", 8)``. LimitError names the knob
+        and its legal range."""
+        if pair:
+            if len(pair) != 2 or not isinstance(pair[0], str):
+                raise LimitError(
+                    f"set() takes knobs by name, not {', '.join(map(repr, pair))}",
+                    hint='Write set(schedule_policy="fcfs"), or set("schedule_policy", "fcfs") for one.',
+                )
+            knobs = {pair[0]: pair[1], **knobs}
         for name, value in knobs.items():
             find_knob(name, live=True).check(value)
         return self.client.control("set", knobs)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from scheduler_rig import Rig
 
 from sgnb import knob_words
+from sgnb.backends.steering import Steering
 from sgnb.completion import candidates
 from sgnb.config import OBJECTIVES, EngineArgs, default_of
 from sgnb.engine import model_store
@@ -214,6 +216,20 @@ def test_a_knob_that_is_not_there_is_told_with_the_nearest():
             find_knob(name, live=True)
     with pytest.raises(LimitError, match="no knob 'zzz'\nKnobs: model"):
         find_knob("zzz")
+
+
+def test_an_engine_takes_a_knob_as_the_magic_has_it():
+    sent = []
+    client = SimpleNamespace(control=lambda verb, knobs: sent.append(knobs) or knobs)
+    engine = SimpleNamespace(client=client)
+    Steering.set(engine, "schedule_policy", "fcfs", decode_quantum=8)  # type: ignore[arg-type]
+    assert sent == [{"schedule_policy": "fcfs", "decode_quantum": 8}]
+    for wrong in (("schedule_policy",), ("a", 1, 2), (3, 4)):
+        with pytest.raises(LimitError, match="takes knobs by name"):
+            Steering.set(engine, *wrong)  # type: ignore[arg-type]
+    with pytest.raises(LimitError, match="schedule_policy"):
+        Steering.set(engine, "schedule_polcy", "fcfs")  # type: ignore[arg-type]
+    assert len(sent) == 1
 
 
 def test_figures_have_sglangs_names():
