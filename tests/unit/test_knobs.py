@@ -135,7 +135,7 @@ def test_completion_offers_knobs_and_their_values():
     values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}
 
     def offered(line: str) -> list[str]:
-        return candidates(line, 0, line, len(line), {"set": LIVE}, [], values)
+        return list(candidates(line, 0, line, len(line), {"set": LIVE}, [], values).names)
 
     assert "schedule_policy" in offered("%sgl set ") and "page_size" not in offered("%sgl set ")
     assert offered("%sgl set schedule_policy ") == list(KNOBS["schedule_policy"].choices)
