@@ -14,7 +14,7 @@ from IPython.core.completer import SimpleCompletion, context_matcher
 
 from sgnb import cell_cursor, panel_edit
 from sgnb.lang import api
-from sgnb.lang.frontend.bare_methods import STATE_METHODS
+from sgnb.lang.frontend.state_uses import STATE_METHODS
 from sgnb.runtime.wrong_names import GROUP_NAMES
 
 _LINE = re.compile(r"^\s*%sgl\b(.*)$")

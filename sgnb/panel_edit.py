@@ -22,10 +22,10 @@ from sgnb import magic_options
 from sgnb.cell import core_of
 from sgnb.errors import SgnbError, SourcePosition
 from sgnb.lang.api import DSL_NAMES
-from sgnb.lang.frontend.bare_methods import STATE_METHODS
 from sgnb.lang.frontend.cell_checks import check_cell
 from sgnb.lang.frontend.cells import parse_cell
 from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.frontend.state_uses import STATE_METHODS
 from sgnb.lang.position import CELL_PREFIX
 from sgnb.runtime.explain import explain_data, run_data, text_data
 from sgnb.runtime.fork import Group

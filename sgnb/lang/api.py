@@ -160,6 +160,13 @@ def _check_name(called: str, name: object, place: Place) -> None:
         raise ProgramTypeError(
             f"{called}'s name must be a str, not {type(name).__name__}.", position=position_of(place)
         )
+    if name is not None and not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise ProgramError(
+                f"{called}({name!r}): the name is not valid Unicode.", position=position_of(place)
+            ) from None
 
 
 def _place_gen(expr: Gen | Select, frame: FrameType, place: Place) -> Any:

@@ -7,15 +7,16 @@ which run. Parameters and seeds are settled here, at record time, so that no pas
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from sgnb.errors import LimitError
+from sgnb.errors import LimitError, ProgramError
 from sgnb.lang import api
 from sgnb.lang.arguments import as_gen_says
 from sgnb.lang.block import ForkOp, GenOp, IdsOp, SelectOp, TextOp
-from sgnb.lang.position import Place, internal, line_of
+from sgnb.lang.position import Place, internal, line_of, position_of
 from sgnb.runtime.collect import SessionHandle
 from sgnb.runtime.core import Core
 from sgnb.runtime.events import GenQueued, TextAppended
@@ -27,6 +28,20 @@ from sgnb.runtime.variables import Lazy, Samples, Slot
 from sgnb.sampling_params import SamplingParams
 
 internal(__name__)
+
+
+def check_unicode(parts: Iterable[api.Expr], place: Place) -> None:
+    """Refuse a text that no encoding has, where it stands: half of a pair of surrogates, as a wrong decoding leaves them."""
+    for part in parts:
+        if isinstance(part, api.Text) and not part.value.isascii():
+            try:
+                part.value.encode()
+            except UnicodeEncodeError as error:
+                raise ProgramError(
+                    f"The text holds half a character, {part.value[error.start]!r} at {error.start}: it has no encoding.",
+                    hint='Write text.encode("utf-8", "replace").decode(), or read it with errors="replace".',
+                    position=position_of(place),
+                ) from None
 
 
 class Appending(Turns):

@@ -16,8 +16,8 @@ from typing import Any
 
 from sgnb.errors import ProgramError
 from sgnb.lang.frontend import Compiled, Located, NotCompiled, compile_twin, locate
-from sgnb.lang.frontend.bare_methods import check_bare_methods
 from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.frontend.state_uses import check_state_uses
 from sgnb.lang.ir import Graph
 from sgnb.lang.position import here, internal
 from sgnb.runtime.asynchronous import awaits_here, finish_body
@@ -84,7 +84,7 @@ def _fault(located: Located) -> ProgramError | None:
     if first is None:
         return None
     try:
-        check_bare_methods(located.node, first.arg, located.filename)
+        check_state_uses(located.node, first.arg, located.filename)
     except ProgramError as error:
         return error
     return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, NoReturn
 
-from sgnb.errors import Cancelled, ProgramTypeError, UnknownVariable
+from sgnb.errors import Cancelled, ProgramTypeError, UnknownVariable, a_type_of
 from sgnb.lang.expressions import Expr
 from sgnb.lang.position import here, internal
 from sgnb.runtime.core import Core
@@ -18,6 +18,16 @@ from sgnb.runtime.variables import Deferred, Failure, Slot, meta_of, read_value,
 from sgnb.runtime.waiting import current_core
 
 internal(__name__)
+
+
+def check_variable_name(name: object) -> None:
+    """Refuse what no variable can be called: anything but text."""
+    if not isinstance(name, str):
+        raise ProgramTypeError(
+            f"A variable's name is a text, not {a_type_of(name)}.",
+            hint='Write s["x"] = …, or with s.var_scope("x"):',
+            position=here(),
+        )
 
 
 class Reading:
@@ -104,6 +114,7 @@ class Reading:
 
     def set_var(self, name: str, value: Any) -> None:
         """Bind a variable to a value of the notebook's. ProgramTypeError for an expression: it has no value."""
+        check_variable_name(name)
         if isinstance(value, Expr):
             raise ProgramTypeError(
                 f"A variable cannot be {value!r}: an expression has no value before it is appended.",

@@ -114,6 +114,10 @@ def extra_key_of(options: Mapping[str, Any]) -> str:
     key = options["extra_key"]
     if key is not None and not isinstance(key, str):
         raise ProgramTypeError(f"run(extra_key=…) takes a str, not {type(key).__name__}.", position=here())
+    try:
+        (key or "").encode()
+    except UnicodeEncodeError:
+        raise ProgramError(f"run(extra_key={key!r}) is not valid Unicode.", position=here()) from None
     return key or ""
 
 

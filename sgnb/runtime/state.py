@@ -19,7 +19,7 @@ from sgnb.errors import LimitError, ProgramError, ProgramTypeError
 from sgnb.lang import api
 from sgnb.lang.block import ForkOp, InitOp
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
-from sgnb.runtime.appending import Appending
+from sgnb.runtime.appending import Appending, check_unicode
 from sgnb.runtime.collect import SessionHandle, start_collector
 from sgnb.runtime.core import MAX_REFUSED, Core
 from sgnb.runtime.events import StateOpened
@@ -136,6 +136,7 @@ class State(NamesOfState, Appending):
         """Record an expression; for a single generation its lazy value is returned."""
         parts = api.flatten(expr)
         self._check_roles(parts, place)
+        check_unicode(parts, place)
         core = self.writable(place)
         while core is not None and core is not current_core() and not core.enter_append():
             core = self.writable(place)  # it ended at this moment

@@ -16,6 +16,7 @@ from sgnb.lang.block import MarkOp
 from sgnb.lang.position import Place, internal, place_of, position_of, user_frame
 from sgnb.runtime.core import Core
 from sgnb.runtime.events import RoleBegan, RoleEnded, TextAppended
+from sgnb.runtime.reading import check_variable_name
 from sgnb.runtime.scopes import StateTurn, VarScope
 from sgnb.runtime.streaming import Streaming
 from sgnb.runtime.variables import Slot
@@ -137,4 +138,5 @@ class Turns(Streaming):
 
     def var_scope(self, name: str) -> VarScope:
         """``with s.var_scope("x"):`` binds the text appended inside to ``x``."""
+        check_variable_name(name)
         return VarScope(self, name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sgnb.errors import UnknownAttribute
 from sgnb.lang.api import DSL_NAMES
-from sgnb.lang.frontend.bare_methods import STATE_METHODS
+from sgnb.lang.frontend.state_uses import STATE_METHODS
 from sgnb.lang.position import here, internal
 
 internal(__name__)

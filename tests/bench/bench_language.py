@@ -18,8 +18,8 @@ from corpus.case import load
 
 import sgnb as sgl
 from sgnb.lang.frontend import NotCompiled, compile_twin, locate
-from sgnb.lang.frontend.bare_methods import check_bare_methods
 from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.frontend.state_uses import check_state_uses
 from sgnb.lang.passes import PASSES
 from sgnb.runtime.tracing import Tracer
 
@@ -80,7 +80,7 @@ def compile_costs() -> list[float]:
         try:
             found = locate(func)
             parse_program(found.node, filename=found.filename, name=func.__qualname__)
-            check_bare_methods(found.node, "s", found.filename)
+            check_state_uses(found.node, "s", found.filename)
             compile_twin(
                 found.node, filename=found.filename, flags=found.flags, free=func.__code__.co_freevars,
                 class_name=found.class_name, imports=found.imports, qualname=func.__qualname__,

@@ -91,6 +91,7 @@ CATALOGUE: dict[str, dict[str, Case]] = {
         "method-without-brackets": Case("if s.error is None:\n    s += gen('x')"),
         "turn-without-brackets": Case("with s.user:\n    s += 'Why?'"),
         "join-without-brackets": Case("b = s.fork(2)\nb += gen('x')\nb.join\ns += 'all'"),
+        "state-becomes-text": Case("s = 'Question: '\ns += gen('x')"),
         "attribute-as-variable": Case("s.answer = gen('x')"),
     },
     "Raised where it happens": {
@@ -100,6 +101,8 @@ CATALOGUE: dict[str, dict[str, Case]] = {
         "append-list": Case("s += ['a', gen('x')]"),
         "append-state": Case("s + gen('x')"),
         "add-to-state": Case("s = s + 'text'"),
+        "half-character": Case("s += 'price: \\ud83d'"),
+        "scope-without-name": Case("with s.var_scope(1):\n    s += 'x'"),
         "state-attribute": Case("s.txt()"),
         "state-append": Case("s.append('text')"),
         "variable-as-attribute": Case("s += gen('x')\ns.x"),

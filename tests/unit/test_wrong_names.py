@@ -10,7 +10,7 @@ import sgnb as sgl
 import sgnb.compat.sglang as compat
 from sgnb.backends.mock import MockBackend
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError, UnknownAttribute
-from sgnb.lang.frontend.bare_methods import STATE_METHODS
+from sgnb.lang.frontend.state_uses import STATE_METHODS
 from sgnb.runtime.run import run_cell
 from sgnb.runtime.wrong_names import GROUP_NAMES, PROGRAM_NAMES, RUN_NAMES
 
@@ -176,6 +176,35 @@ def test_attributes_are_no_variables_and_hide_no_method(backend):
     assert caught.value.hint == 'Append under that name: s += gen("answer").'
     with pytest.raises(ProgramTypeError, match=r"`s.text = …` hides a method"):
         run_cell("s.text = 'x'", cell_name="1", user_ns={}, backend=backend)
+
+
+@pytest.mark.parametrize("text", ['s = "Q: "', 's = f"Q: {1}"'])
+def test_a_state_that_is_lost_to_a_text_is_told(backend, tmp_path, text):
+    with pytest.raises(ProgramTypeError, match="`s` is the state; from here on it is a text"):
+        run_cell(f"{text}\ns += gen('x')", cell_name="1", user_ns={}, backend=backend)
+    for legal in ("s += sgl.gen('x')\n" + text, f"b = s.fork(1)[0]\n{text}\ns += sgl.gen('x')\nb += s"):
+        _program(tmp_path, legal.replace("sgl.", "__import__('sgnb').")).run(backend=backend).sync()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "said"),
+    [
+        (lambda s: s.var_scope(3), ProgramTypeError, "name is a text, not an int"),
+        (lambda s: s.set_var(None, 1), ProgramTypeError, "name is a text, not a NoneType"),
+        (lambda s: s.__iadd__("half \ud800"), ProgramError, "half a character, '\\ud800' at 5"),
+        (lambda s: s.__iadd__(sgl.user("\udc80")), ProgramError, "half a character"),
+        (lambda s: sgl.gen("\ud800"), ProgramError, "not valid Unicode"),
+        (lambda s: hello.run(extra_key="\ud800", backend=s.backend), ProgramError, "not valid Unicode"),
+    ],
+)
+def test_names_and_texts_that_no_engine_could_take_are_refused_where_they_stand(backend, wrong, kind, said):
+    state = hello.run(backend=backend)
+    state.sync()
+    before = state.text()
+    with pytest.raises(kind) as caught:
+        wrong(state)
+    assert said in caught.value.message and caught.value.position.file == __file__
+    assert state.text() == before and state.names() == ["x"]
 
 
 def test_comparing_what_is_not_there_yet_is_refused():

@@ -22,10 +22,10 @@ from sgnb.lang.arguments import (
     legal_arguments,
     unknown_argument,
 )
-from sgnb.lang.frontend.bare_methods import check_bare_methods
 from sgnb.lang.frontend.cells import CellSource, refuse
 from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.graph_expressions import span_of_node
+from sgnb.lang.frontend.state_uses import check_state_uses
 from sgnb.lang.position import source_position
 
 ROLE_NAMES = ("system", "user", "assistant")
@@ -36,7 +36,7 @@ def check_cell(cell: CellSource, known: Collection[str]) -> None:
     _check_names(cell, known)
     _check_calls(cell)
     _check_blocks(cell.tree.body, cell, None, in_block=False)
-    check_bare_methods(cell.tree, "s", cell.filename)
+    check_state_uses(cell.tree, "s", cell.filename)
 
 
 def _check_names(cell: CellSource, known: Collection[str]) -> None:

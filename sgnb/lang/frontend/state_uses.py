@@ -1,8 +1,9 @@
-"""Methods of the state that a program's text names without their brackets, where that can only be a mistake.
+"""Uses of the state that a program's text alone shows to be mistakes: a method without its brackets, a state that is lost.
 
 Notebook process; asked of a ``%%sgl`` cell and of a program's tree before anything runs. ``s.messages`` alone, in an
-f-string, compared or gone through is legal Python that does nothing or says nothing, so it is refused; a method that is
-handed on (``map(s.get_var, names)``) is not. Only names that surely mean the state, or its branches, are looked at.
+f-string, compared or gone through is legal Python that does nothing or says nothing, and so is ``s = "text"`` before
+``s += gen("x")``: all are refused. A method that is handed on (``map(s.get_var, names)``) is not. Only names that surely
+mean the state, or its branches, are looked at.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from sgnb.errors import ProgramTypeError
 from sgnb.lang.frontend.cells import own_scope
 from sgnb.lang.frontend.graph_expressions import span_of_node
+from sgnb.lang.frontend.tree import walk
 from sgnb.lang.position import source_position
 
 STATE_METHODS: tuple[str, ...] = (
@@ -24,7 +26,7 @@ STATE_METHODS: tuple[str, ...] = (
 """What users call on a state."""
 
 
-def check_bare_methods(tree: ast.AST, state: str, filename: str) -> None:
+def check_state_uses(tree: ast.AST, state: str, filename: str) -> None:
     """Refuse, in the tree's own scope: ProgramTypeError at the first one. A name that is bound anew is left alone."""
     nodes = list(own_scope(tree))
     bound = Counter(
@@ -43,7 +45,7 @@ def check_bare_methods(tree: ast.AST, state: str, filename: str) -> None:
     )
     methods: dict[str, tuple[str, ...]] = {} if bound[state] > kept[state] else {state: STATE_METHODS}
     methods |= {name: ("join",) for name in _forks(nodes, state) if bound[name] == kept[name] + 1}
-    faults: list[ProgramTypeError] = []
+    faults = [_lost(node, state, filename) for node in _losses(nodes, state)]
     for node in nodes:
         for part in _useless(node):
             if isinstance(part, ast.Attribute) and part.attr in methods.get(_owner(part), ()):
@@ -85,12 +87,50 @@ def _place(fault: ProgramTypeError) -> tuple[int, int]:
     return (0, 0) if fault.position is None else (fault.position.line, fault.position.col)
 
 
+def _losses(nodes: list[ast.AST], state: str) -> list[ast.Assign]:
+    """``s = "text"`` and behind it ``s += gen("x")``, where ``s`` is not read any more: nothing is ever generated."""
+    texts = [node for node in nodes if isinstance(node, ast.Assign) and _is_text(node.value)]
+    texts = [node for node in texts if any(isinstance(t, ast.Name) and t.id == state for t in node.targets)]
+    if len(texts) != 1:
+        return []
+    line = texts[0].lineno
+    later = [node for node in nodes if getattr(node, "lineno", 0) > line]
+    appended = any(
+        isinstance(node, ast.AugAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == state
+        and any(_called(part) in _GENERATING for part in walk(node.value))
+        for node in later
+    )
+    read = any(isinstance(n, ast.Name) and n.id == state and isinstance(n.ctx, ast.Load) for n in later)
+    return texts if appended and not read else []
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.JoinedStr) or (
+        isinstance(value, ast.Constant) and isinstance(value.value, str)
+    )
+
+
+def _lost(node: ast.Assign, state: str, filename: str) -> ProgramTypeError:
+    return ProgramTypeError(
+        f"`{state}` is the state; from here on it is a text, and what is appended to it is generated nowhere.",
+        hint=f"To append write {state} += …; give the text another name.",
+        position=source_position(filename, span_of_node(node)),
+    )
+
+
+_GENERATING = ("gen", "gen_int", "gen_string", "select")
+
+
+def _called(node: ast.AST | None) -> str:
+    func = node.func if isinstance(node, ast.Call) else None
+    return func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
+
+
 def _is_expression(node: ast.AST) -> bool:
     """An assignment of ``gen(…)`` or its kin: it appends nothing. Other attributes are the program's own business."""
-    value = getattr(node, "value", None)
-    func = value.func if isinstance(value, ast.Call) else None
-    name = func.id if isinstance(func, ast.Name) else func.attr if isinstance(func, ast.Attribute) else ""
-    return name in ("gen", "gen_int", "gen_string", "select")
+    return _called(getattr(node, "value", None)) in _GENERATING
 
 
 def _owner(node: ast.expr) -> str:
