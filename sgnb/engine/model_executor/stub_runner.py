@@ -70,7 +70,7 @@ class StubRunner(BaseRunner):
         self.rotates = True
         self.nan_rows: Callable[[ModelWorkerBatch, int], bool] = lambda batch, row: False
         self.steps = 0
-        self._sleep = args.stub_step_seconds
+        self._step_seconds = args.stub_step_seconds
         slots = self.max_total_tokens + 1
         self._token = np.full(slots, -1, dtype=np.int64)
         self._position = np.full(slots, -1, dtype=np.int64)
@@ -81,6 +81,7 @@ class StubRunner(BaseRunner):
         self._locs = np.zeros(shape, dtype=np.int64)
         self._expected = np.zeros(shape, dtype=np.uint64)
         self._known = [0] * self.max_running
+        self._places = np.arange(self.context_length)
         if progress:
             progress("weights", 1, 1)
             progress("kv", self.max_total_tokens, self.max_total_tokens)
@@ -95,8 +96,8 @@ class StubRunner(BaseRunner):
             self._write(batch, span)
         for span in spans:  # after all writes: a slot given to two rows is caught in the step that does it
             self._verify(span, span.seq_len)
-        if self._sleep:
-            time.sleep(self._sleep)
+        if self._step_seconds:  # what it computes itself is part of the step
+            time.sleep(max(0.0, started + self._step_seconds - time.perf_counter()))
         computed = time.perf_counter()
         ids, logprobs, bad = [], [], []
         for span in spans:
@@ -176,10 +177,11 @@ class StubRunner(BaseRunner):
     def _write(self, batch: ModelWorkerBatch, span: RowSpan) -> None:
         idx = span.req_pool_idx
         state = int(self._expected[idx, span.prefix_len - 1]) if span.prefix_len else 0
-        own = set(self._locs[idx, : span.prefix_len].tolist())
+        before = self._locs[idx, : span.prefix_len]
+        own = set(before.tolist()) if span.extend_len > 1 else None
         for i in range(span.extend_len):
             token, loc = batch.input_ids[span.start + i], batch.out_cache_loc[span.start + i]
-            if loc in own:
+            if loc in own if own is not None else (before == loc).any():
                 raise SlotViolation(
                     f"step {batch.step} row {span.row}: new token {span.prefix_len + i} would overwrite slot {loc} "
                     "of its own prefix"
@@ -193,8 +195,8 @@ class StubRunner(BaseRunner):
 
     def _verify(self, span: RowSpan, length: int) -> None:
         locs = self._locs[span.req_pool_idx, :length]
-        right = self._hash[locs] == self._expected[span.req_pool_idx, :length]
-        right &= self._position[locs] == np.arange(length)
+        right = self._hash.take(locs) == self._expected[span.req_pool_idx, :length]
+        right &= self._position.take(locs) == self._places[:length]
         if not right.all():
             position = int(np.argmin(right))
             raise SlotViolation(
