@@ -15,6 +15,7 @@ from sgnb.errors import SgnbError
 from sgnb.lang.position import internal
 from sgnb.runtime.core import Core
 from sgnb.runtime.events import GenQueued
+from sgnb.runtime.explain import not_taken
 from sgnb.runtime.run import Run
 from sgnb.runtime.state import State
 from sgnb.widgets import words
@@ -154,6 +155,8 @@ class RunSource:
 
 def program(run: State | Run) -> ProgramView:
     """The program view of a run, or of the run a state belongs to: of one that goes on, live."""
+    if not isinstance(run, State | Run):
+        raise not_taken("program", run, "a state or a run")
     core = run.core
     if not len(core.log):
         raise SgnbError("This run has nothing to show yet.")

@@ -21,7 +21,7 @@ from sgnb.errors import NoEngine, SgnbError
 from sgnb.messages import RequestEvent, StepEvent
 from sgnb.recording import Recording, open_recording
 from sgnb.runtime.core import Core
-from sgnb.runtime.explain import explain_data, progress_of, run_data
+from sgnb.runtime.explain import explain_data, not_taken, progress_of, run_data
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.run import Run
 from sgnb.runtime.state import State
@@ -55,8 +55,10 @@ def graph(program: SglFunction | State | Run, *args: Any, **kwargs: Any) -> Engi
 
     Of a run, or a state that a cell bound with ``-o``: what the passes made of what it recorded, with its progress.
     """
-    if not isinstance(program, SglFunction):
+    if isinstance(program, State | Run):
         return run_graph(program.core)
+    if not isinstance(program, SglFunction):
+        raise not_taken("graph", program, "a program, a state or a run")
     data = explain_data(program, *args, **kwargs)
     return EngineView("graph", None, lambda: tables.graph_table(data), data=data, live=_live())
 

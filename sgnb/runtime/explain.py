@@ -11,9 +11,10 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sgnb.errors import ProgramTypeError, a_type_of
 from sgnb.lang.ir import Graph
 from sgnb.lang.passes import PASSES, PassRecord, optimize
-from sgnb.lang.position import internal
+from sgnb.lang.position import here, internal
 from sgnb.lang.stages import stages_of
 from sgnb.runtime.core import Core
 from sgnb.runtime.events import Entry, GenDelta, GenDone, GenFailed, GenQueued, RunStarted, StateFailed
@@ -25,9 +26,20 @@ MAX_LINES = 400
 MAX_CHARS = 400
 
 
+def not_taken(called: str, given: object, wanted: str) -> ProgramTypeError:
+    """The error of a call that was given something else than ``wanted``."""
+    return ProgramTypeError(
+        f"{called}() takes {wanted}, not {a_type_of(given)}.",
+        hint="A program is a function below @sgl.function; running it gives a state.",
+        position=here(),
+    )
+
+
 def explain_data(program: SglFunction, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """The explanation as plain data: ``name, compiled, reason, graph, graph_text, blocks, error``, and for the graph view
     what ``lang.stages`` makes of it."""
+    if not isinstance(program, SglFunction):
+        raise not_taken("explain", program, "a program")
     made = program.program
     out = _head(program.__name__, made.graph, made.compiled is not None, made.reason)
     records: list[Any] = []

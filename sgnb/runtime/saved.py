@@ -67,7 +67,7 @@ def release_states(only: Iterable[State] | None = None) -> int:
 
 
 def save_state(state: State, path: str | os.PathLike[str]) -> None:
-    """Write a state to a JSON file, generations waited for. Raises its error, or ProgramError for a value JSON lacks."""
+    """Write a state to a JSON file, generations waited for. Raises its error, ProgramError for what JSON lacks, OSError."""
     state.sync()
     data = {
         "format": FORMAT,
@@ -85,8 +85,13 @@ def save_state(state: State, path: str | os.PathLike[str]) -> None:
     }
     target = Path(path)
     part = target.with_name(target.name + ".part")
-    part.write_text(json.dumps(data, ensure_ascii=False, indent=1), encoding="utf-8")
-    part.replace(target)
+    text = json.dumps(data, ensure_ascii=False, indent=1)
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(target)
+    except OSError as error:  # named after the file that was meant, and nothing is left beside it
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(target)) from None
 
 
 def _parts(step: Any) -> list[Any]:

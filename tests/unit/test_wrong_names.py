@@ -292,6 +292,23 @@ def test_a_batch_refuses_a_number_of_threads_that_is_none(backend, threads, kind
         hello.run_batch([("a",)], num_threads=threads, backend=backend)
 
 
+@pytest.mark.parametrize("ask", [sgl.explain, sgl.explain_data, sgl.graph, sgl.program])
+def test_what_shows_programs_says_what_it_takes(ask):
+    with pytest.raises(ProgramTypeError, match=r"\(\) takes a (program|state)") as caught:
+        ask(len)
+    assert "@sgl.function" in caught.value.hint
+
+
+def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left_beside_it(backend, tmp_path):
+    state = hello.run(backend=backend)
+    for path in (tmp_path / "folder", tmp_path / "missing" / "state.json"):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        with pytest.raises(OSError, match=path.name) as caught:
+            state.save(path)
+        assert caught.value.filename == str(path)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
 def test_thoughts_need_something_generated():
     with pytest.raises(ProgramError, match="has no gen in it"):
         sgl.separate_reasoning("text")
