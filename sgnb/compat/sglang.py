@@ -32,7 +32,7 @@ IGNORED_ARGS = (
     "trust_remote_code",
     "disable_cuda_graph",
 )
-"""Arguments of ``Runtime`` about hardware and kernels that change no answer here."""
+"""Arguments of ``Runtime`` and ``Engine`` about hardware and kernels that change no answer here."""
 
 
 class RuntimeView:
@@ -56,6 +56,17 @@ class RuntimeView:
     def get_server_info(self) -> dict[str, Any]:
         """The engine's numbers. Raises EngineError."""
         return sgnb.get_server_info(self._backend)
+
+    def generate(self, prompt: Any = None, sampling_params: Any = None, input_ids: Any = None) -> Any:
+        """``Engine.generate`` with the arguments in SGLang's order. Raises what that raises."""
+        generate = getattr(self._backend, "generate", None)
+        if generate is None:
+            raise ProgramError(
+                f"The backend {self._backend.model_name!r} has no generate().",
+                hint="Only an engine has: sgnb.launch().",
+                position=here(),
+            )
+        return generate(prompt, input_ids=input_ids, sampling_params=sampling_params)
 
     def get_tokenizer(self) -> Tokenizer:
         """The engine's tokenizer."""
@@ -112,7 +123,8 @@ class GlobalConfig:
 
 
 def make_runtime(model_path: str | None = None, **arguments: Any) -> RuntimeView:
-    """SGLang's ``Runtime``: start an engine. Arguments are sgnb's (``EngineArgs``); those about kernels are ignored.
+    """SGLang's ``Runtime`` and ``Engine``: start an engine. Arguments are sgnb's (``EngineArgs``); those about
+    kernels are ignored.
 
     Raises what ``sgnb.launch`` raises.
     """
@@ -185,6 +197,7 @@ _REGEXES = {
 _MODULES: dict[str, dict[str, Any]] = {
     "": {
         **_CLIENTS,
+        "Engine": make_runtime,
         "Runtime": make_runtime,
         "RuntimeEndpoint": make_endpoint,
         "ServerArgs": _refuse("sglang.ServerArgs", _SERVER, _LAUNCH),

@@ -102,6 +102,29 @@ def test_endpoints_mean_the_engine_of_the_notebook(sglang):
         backend.shutdown()
 
 
+def test_engines_and_runtimes_are_started_by_sglangs_arguments_and_generate_in_its_order(sglang, monkeypatch):
+    import sglang as sgl
+
+    class Engine(MockBackend):
+        def generate(self, prompt=None, *, input_ids=None, sampling_params=None):
+            return {"text": f"{prompt} {sampling_params} {input_ids}"}
+
+    started = []
+    engine = Engine(model="tiny")
+    monkeypatch.setattr(sgnb, "launch", lambda model, **args: started.append((model, args)) or engine)
+    for make in (sgl.Engine, sgl.Runtime):
+        llm = make(model_path="tiny", tp_size=1, log_level="error", page_size=4)
+        assert llm.generate("Hi", {"temperature": 0})["text"] == "Hi {'temperature': 0} None"
+        assert llm.generate(input_ids=[1], sampling_params={})["text"] == "None {} [1]"
+    assert started == [("tiny", {"page_size": 4})] * 2
+    sgl.set_default_backend(MockBackend())
+    try:
+        with pytest.raises(ProgramError, match="has no generate"):
+            sgl.RuntimeEndpoint("http://localhost:30000").generate("Hi")
+    finally:
+        sgl.set_default_backend(None)
+
+
 @pytest.mark.parametrize("name", ["OpenAI", "Anthropic", "VertexAI", "LiteLLM", "ServerArgs"])
 def test_services_and_servers_are_refused_where_they_are_called(sglang, name):
     import sglang as sgl
