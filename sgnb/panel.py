@@ -37,7 +37,8 @@ A state is sent when something changed, at least every 4 s. ``message`` says wha
 Panel → kernel, JSON: ``{"verb": "ping"}`` every 5 s (after 15 s without one the panel is dropped), ``"ack"`` (as a ping),
 ``"launch"`` (``model``, ``args`` of EngineArgs), ``"stop"``, ``"restart"``, ``"flush"``, ``"abort_all"``,
 ``"abort"`` (``rids``, ``name``), ``"attach"`` (``name``), ``"set"`` (``knobs``: values by name, or their texts),
-``"pause"``, ``"step"`` (``count``), ``"resume"``, ``"log"`` (``lines``, 200 unless given). Questions carry an ``id``:
+``"pause"``, ``"step"`` (``count``), ``"resume"``, ``"log"`` (``lines``, 200 unless given), ``"plain"`` (``view``: a
+widget's id, of which the page could not load the script: its output becomes a table). Questions carry an ``id``:
 ``"knobs"`` (the live ones: ``name, kind, value, unit, choices, low, high, legal, what``), ``"report"`` (``name, text``),
 ``"check"`` (``source`` of a cell: its mistakes), ``"language"`` (its names and their meaning), ``"graph"`` (``source`` of a
 cell: of the program in it, or null). ``{"k": …, "key": …}`` goes to the engine's feed.
@@ -57,7 +58,7 @@ from sgnb.controls import ALIVE, Controls
 from sgnb.errors import EngineError, SgnbError
 from sgnb.knobs import find_knob
 from sgnb.panel_state import EngineWatch, report_text
-from sgnb.widgets import words
+from sgnb.widgets import output, words
 from sgnb.widgets.comms import answer_on_any_shell, close_comm, run_no_hooks
 from sgnb.widgets.engine_view import store_key
 from sgnb.widgets.publisher import get_publisher
@@ -210,6 +211,9 @@ class PanelHub:
             return f"Aborted {name or _requests(len(rids))}."
         if verb == "set":
             return self._set(dict(data.get("knobs") or {}))
+        if verb == "plain":
+            output.show_plain(str(data.get("view") or ""))
+            return ""
         if verb == "log":
             wanted = data.get("lines", 200)
             number = min(MAX_LOG_LINES, max(1, wanted)) if isinstance(wanted, int) else 200

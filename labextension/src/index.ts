@@ -155,7 +155,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const panes = new PaneManager(app, labShell, model, source, trans);
     notebooks?.activeCellChanged.connect(() => panes.refreshGraph());
     linkViews(notebooks, panes);
-    showSaved(app, trans);
+    showSaved(app, trans, view => model.send('plain', { view }));
     const openLog = makeLogOpener(app, model, trans);
     const openRecording = recordingOpener(app, documents, model, player, trans);
     const ids = addCommands({ app, model, panes, player, trans, openLog, openRecording });

@@ -29,6 +29,7 @@ export type Verb =
   | 'step'
   | 'resume'
   | 'log'
+  | 'plain'
   | 'ping'
   | 'ack';
 

@@ -1,7 +1,8 @@
 /**
  * What is saved stands in for a view that cannot come: after a restart of the kernel and a reload of the page the widget
  * manager knows no model of our outputs and says so in red; and after a reload beside a running cell it can ask for them only
- * when that cell has ended. The same output holds its HTML table.
+ * when that cell has ended; and where the page may not load a view's script there is an error. The same output holds its HTML
+ * table. Of a script that cannot be loaded the kernel is told: it then sends the table as the run goes on, and no widget.
  *
  * Runs in the page, called once by the plugin. Outputs of other widgets stay as they are: ours carry `sgnb` in their
  * metadata. It looks at the page rather than at the widget manager, which has no public word for this, and so serves
@@ -30,13 +31,18 @@ type OutputArea = Widget & {
 
 const RENDERER = '.jp-OutputArea-child > .lm-Panel.jp-OutputArea-output:not(.sgnb-Saved), .jp-OutputArea-child > .jupyter-widgets';
 const LOADING = /^Loading widget/;
+const ERROR = '.jupyter-widgets-error-widget';
+const WIDGET = 'application/vnd.jupyter.widget-view+json';
 /** A view that comes at once is not preceded by its table. */
 const PATIENCE_MS = 1000;
 
-type Lack = 'refused' | 'loading';
+type Lack = 'refused' | 'loading' | 'broken';
 
 /** What the manager's own words say where a view should be: text, and no view in it. A refused renderer has its mark. */
 function lackOf(node: Element): Lack | null {
+  if (node.querySelector(ERROR)) {
+    return 'broken';
+  }
   if (node.childElementCount > 0 || !node.textContent) {
     return null;
   }
@@ -77,11 +83,14 @@ class StandIn extends Panel {
     super();
     this.addClass('jp-OutputArea-output');
     this.addClass('sgnb-Saved');
-    const words =
-      lack === 'loading'
-        ? trans.__('As it was saved: the live view comes when the kernel is free.')
-        : trans.__('As it was saved: the kernel has no live view of this output. Run the cell again to see it live.');
-    this.addWidget(new Widget({ node: element('div', 'sgnb-Saved-note', words) }));
+    const words: Record<Lack, string> = {
+      loading: trans.__('As it was saved: the live view comes when the kernel is free.'),
+      refused: trans.__(
+        'As it was saved: the kernel has no live view of this output. Run the cell again to see it live.'
+      ),
+      broken: trans.__('The script of the live view could not be loaded. This is its table.')
+    };
+    this.addWidget(new Widget({ node: element('div', 'sgnb-Saved-note', words[lack]) }));
     const renderer = area.rendermime.createRenderer('text/html');
     // Never trusted: the table needs no script, whoever wrote the file.
     void renderer.renderModel(area.rendermime.createModel({ data: { 'text/html': html }, trusted: false }));
@@ -92,7 +101,8 @@ class StandIn extends Panel {
 class SavedOutputs {
   constructor(
     private readonly _app: JupyterFrontEnd,
-    private readonly _trans: TranslationBundle
+    private readonly _trans: TranslationBundle,
+    private readonly _tell: (view: string) => void
   ) {}
 
   /** One renderer: put the saved table beside it, or take it away when the view has come after all. */
@@ -113,7 +123,8 @@ class SavedOutputs {
       return;
     }
     const outputs = area as OutputArea;
-    const html = lack ? savedHtml(outputs.model.get([...area.children()].indexOf(item))) : null;
+    const output = lack ? outputs.model.get([...area.children()].indexOf(item)) : undefined;
+    const html = savedHtml(output);
     const shown = item.widgets.find((one): one is StandIn => one instanceof StandIn);
     if (shown && shown.html === html && shown.lack === lack) {
       return;
@@ -123,15 +134,21 @@ class SavedOutputs {
       item.addWidget(new StandIn(outputs, html, lack, this._trans));
     }
     renderer.setHidden(html !== null);
+    const view = (output?.data[WIDGET] as { model_id?: string } | undefined)?.model_id;
+    if (html !== null && lack === 'broken' && view && !this._told.has(view)) {
+      this._told.add(view);
+      this._tell(view);
+    }
   }
 
   /** Renderers whose view has had its time to come. */
   private readonly _waited = new WeakSet<Element>();
+  private readonly _told = new Set<string>();
 }
 
-/** Watch the page's outputs from now on. */
-export function showSaved(app: JupyterFrontEnd, trans: TranslationBundle): void {
-  const saved = new SavedOutputs(app, trans);
+/** Watch the page's outputs from now on. `tell`: of a view whose script cannot be loaded, by its widget's id. */
+export function showSaved(app: JupyterFrontEnd, trans: TranslationBundle, tell: (view: string) => void): void {
+  const saved = new SavedOutputs(app, trans, tell);
   const look = (records: MutationRecord[]) => {
     const found = new Set<Element>();
     for (const { target, addedNodes } of records) {
@@ -141,6 +158,10 @@ export function showSaved(app: JupyterFrontEnd, trans: TranslationBundle): void 
       for (const node of addedNodes) {
         if (node instanceof Element) {
           node.querySelectorAll(RENDERER).forEach(one => found.add(one));
+          const broken = node.matches(ERROR) ? node.closest(RENDERER) : null;
+          if (broken) {
+            found.add(broken);
+          }
         }
       }
     }

@@ -12,6 +12,8 @@ import itertools
 import os
 import sys
 import threading
+import time
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -19,7 +21,7 @@ from uuid import uuid4
 
 from sgnb.runtime.events import EventLog
 from sgnb.widgets.fold import ProgramFold
-from sgnb.widgets.program import ProgramView, RunSource, output_metadata
+from sgnb.widgets.program import MIME_WIDGET, ProgramView, RunSource, output_metadata
 from sgnb.widgets.publisher import get_publisher
 from sgnb.widgets.static import fold_log, html_of, text_of, text_so_far
 
@@ -29,6 +31,9 @@ KEPT_VIEWS = 32
 
 PRINT_EVERY = 0.03
 """Seconds between two writes of a terminal."""
+
+PLAIN_EVERY = 0.5
+"""Seconds between two tables of a running view that a page cannot draw."""
 
 _numbers = itertools.count(1)
 
@@ -84,6 +89,8 @@ class WidgetOutput:
         self._cell = _cell_key(shell)
         self._view: ProgramView | None = None
         self.number = next(_numbers)
+        self._plain = self._ended = False
+        self._sending = threading.Lock()  # the last table is that of the run's end
         self._steps: deque[Callable[[], None]] = deque()
 
     def begin(self, log: EventLog, on_stop: Callable[[], None], source: RunSource | None = None) -> None:
@@ -105,30 +112,56 @@ class WidgetOutput:
         self._view = view
         _forget(self._cell)
         view.open()
-        self._publish(view.bundle(), update=False)
+        data = view.bundle()
+        with _kept_lock:
+            _shown[str(data[MIME_WIDGET]["model_id"])] = self
+        self._publish(data, update=False)
 
     def finish(self, status: str | None = None) -> None:
         """Last picture, then the bundle: at once in the foreground, in the publisher's turn in the background."""
         if self._view is None:
             return
         self._view.end(status, now=not self._background)
+        with self._sending:
+            self._ended, self.due = True, None
         if self._background:
             self._later(self._view.send_snapshot, self._send_bundle, self._kept)
         else:
             get_publisher().send_now(self._send_bundle)
             self._kept()
 
+    def make_plain(self) -> None:
+        """A page cannot draw the widget: the output is a table from now on, renewed until the run ends."""
+        with self._sending:
+            first, self._plain = not self._plain, True
+            ended = self._ended
+        if first and ended:
+            self._later(self._send_static)
+        elif first:
+            get_publisher().add(self)
+
     def publish(self) -> bool:
-        """Publisher's thread: one of the messages that wait."""
+        """Publisher's thread: one of the messages that wait, or the table of a view that cannot be drawn."""
         if not self._steps:
-            get_publisher().remove(self)
-            return False
+            return self._publish_table()
         self._steps.popleft()()
-        if self._steps:
+        if self._steps or (self._plain and not self._ended):
             get_publisher().wake(self)
         else:
             get_publisher().remove(self)
         return True
+
+    def _publish_table(self) -> bool:
+        with self._sending:
+            now = time.monotonic()
+            if not self._plain or self._ended:
+                get_publisher().remove(self)
+                return False
+            if self.due is not None and now < self.due:
+                return False
+            self.due = now + PLAIN_EVERY
+            self._send_static()
+            return True
 
     def retire(self, *, visible: bool, now: bool = False) -> None:
         """Close the widget; ``visible``: its output is still on the page and becomes the static form first.
@@ -159,7 +192,7 @@ class WidgetOutput:
 
     def _send_bundle(self) -> None:
         if self._view is not None:
-            self._publish(self._view.bundle(), update=True)
+            self._publish(self._view.bundle(widget=not self._plain), update=True)
 
     def _publish(self, data: dict[str, Any], *, update: bool) -> None:
         publish = self._shell.display_pub.publish
@@ -257,6 +290,8 @@ class TerminalOutput:
 # ---------------------------------------------------------------- finished views that are still live
 
 _kept: OrderedDict[str, WidgetOutput] = OrderedDict()
+_shown: weakref.WeakValueDictionary[str, WidgetOutput] = weakref.WeakValueDictionary()
+"""By the widget's id."""
 _kept_lock = threading.Lock()
 
 
@@ -287,6 +322,14 @@ def _forget(key: str) -> None:
         previous = _kept.pop(key, None)
     if previous is not None:
         previous.retire(visible=False, now=True)
+
+
+def show_plain(model_id: str) -> None:
+    """A page could not load the script of this widget; for one that is not known, or is gone, nothing is to be done."""
+    with _kept_lock:
+        output = _shown.get(model_id)
+    if output is not None:
+        output.make_plain()
 
 
 def live_views() -> int:

@@ -145,7 +145,8 @@ def last_line(fold: ProgramFold) -> str:
             f"{words.count(cached)} of {words.count(prompt)} prompt tokens reused, {words.share(cached, prompt)}"
         )
     if fold.tokens:
-        out.append(f"{words.count(fold.tokens)} tok {'generated' if word == 'Finished' else 'kept'}")
+        fate = {"Finished": " generated", "Running": "", "Queued": ""}.get(word, " kept")
+        out.append(f"{words.count(fold.tokens)} tok{fate}")
     if fold.started and fold.started.model:
         out.append(words.visible(fold.started.model))
     return words.DOT.join([*out, f"sgnb {__version__}"])

@@ -1,4 +1,5 @@
-"""Rows of the fault list about what reaches a page and how much (F67, F68, F70): in every field, and with nobody reading."""
+"""Rows of the fault list about what reaches a page and how much (F67, F68, F70, F75): in every field, with nobody
+reading, and where no script is loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import unicodedata
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,7 +16,8 @@ import pytest
 
 from sgnb.errors import RequestError
 from sgnb.runtime import events as ev
-from sgnb.widgets import telemetry
+from sgnb.widgets import output, program, telemetry
+from sgnb.widgets.program import MIME_WIDGET
 from sgnb.widgets.static import fold_log, html_of, text_of
 from sgnb.widgets.telemetry import DROP_AFTER, MAX_WAITING, WINDOW, EngineFeed, Subscriber
 
@@ -152,3 +155,58 @@ def test_F70_a_page_that_reads_nothing_costs_bounded_memory_and_gets_the_newest(
     assert content["n"] == WINDOW + 1 and buffers[-1].endswith((399).to_bytes(2, "big"))
     clock[0] += DROP_AFTER + 1
     assert not page.publish() and not feed.knows(page), "silent for so long, it is forgotten"
+
+
+class Still:
+    """A publisher whose turns the test gives."""
+
+    def add(self, source: object) -> None: ...
+    def wake(self, source: object) -> None: ...
+    def remove(self, source: object) -> None: ...
+    def send_now(self, send: Callable[[], None]) -> None:
+        send()
+
+
+class Displayed:
+    """What the shell displays, in order."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[dict[str, Any], bool]] = []
+
+    def publish(
+        self, data: dict[str, Any], metadata: Any, transient: Any = None, update: bool = False
+    ) -> None:
+        self.sent.append((data, update))
+
+
+def test_F75_where_the_script_does_not_load_the_table_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    for module in (output, program):
+        monkeypatch.setattr(module, "get_publisher", Still)
+    display = Displayed()
+    shown = output.WidgetOutput(type("Shell", (), {"display_pub": display})(), background=False)
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[7]", "7", "m"))
+    log.append(ev.StateOpened(0, ""))
+    shown.begin(log, lambda: None)
+    view = display.sent[0][0][MIME_WIDGET]["model_id"]
+    shown.publish()
+    assert len(display.sent) == 1, "a view that is drawn needs no table"
+    output.show_plain("of no view")
+    output.show_plain(view)
+    log.append(ev.GenQueued(0, "r1", "x", 2, 9))
+    for piece in ("one ", "two "):
+        log.append(ev.GenDelta("r1", piece, 1))
+        clock[0] += output.PLAIN_EVERY
+        assert shown.publish() and not shown.publish(), "one table in half a second"
+        data, update = display.sent[-1]
+        assert update and piece.strip() in data["text/html"] and MIME_WIDGET not in data
+        assert "kept" not in data["text/plain"], "it goes on"
+    log.append(ev.GenDelta("r1", "three", 1))
+    log.append(ev.RunFinished("finished", 0.1))
+    shown.finish()
+    assert "one two three" in display.sent[-1][0]["text/plain"] and MIME_WIDGET not in display.sent[-1][0]
+    clock[0] += output.PLAIN_EVERY
+    assert not shown.publish(), "nothing comes after the end"
+    output.retire_all()
