@@ -17,6 +17,9 @@ export function statusWords(facts: IFacts, trans: TranslationBundle): string {
     return '';
   }
   const share = stats.kv_total > 0 ? Math.round((100 * stats.kv_used) / stats.kv_total) : 0;
+  if (facts.silent) {
+    return trans.__('sgnb %1: no news', engine.name);
+  }
   return facts.phase === 'stuck'
     ? trans.__('sgnb %1: stuck', engine.name)
     : trans.__('sgnb %1: %2 tok/s, KV %3 %', engine.name, formatCount(stats.tokens_per_s), share);

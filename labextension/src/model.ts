@@ -21,6 +21,8 @@ import { phaseOf, type IFacts, type IReplay, type Phase } from './states';
 
 
 const ANSWER_TIMEOUT_MS = 1500;
+/** The kernel says something at least every four seconds. */
+const STALE_MS = 6000;
 const SILENCE_LIMIT_MS = 3 * HEARTBEAT_SECONDS * 1000;
 const RESTART_TIMEOUT_MS = 10_000;
 const MESSAGE_MS = 4000;
@@ -90,6 +92,7 @@ export class PanelModel {
       title: this.title,
       state: this._state,
       kernelBusy: this.kernelBusy,
+      silent: this._isSilent,
       seconds: this.seconds,
       sinceMillis: this.sinceMillis,
       goneAt: this._goneAt,
@@ -228,6 +231,10 @@ export class PanelModel {
     window.clearInterval(this._ticker);
     this._unwatch();
     Signal.clearData(this);
+  }
+
+  private get _isSilent(): boolean {
+    return this.isLive && this._talk.silence > STALE_MS;
   }
 
   private _unwatch(): void {
@@ -369,7 +376,7 @@ export class PanelModel {
       void this._attach();
     }
     const stats = this._state?.stats;
-    if (stats && ['idle', 'running', 'full', 'stuck'].includes(this._phase)) {
+    if (stats && !this._isSilent && ['idle', 'running', 'full', 'stuck'].includes(this._phase)) {
       this._history = [...this._history.slice(1 - HISTORY_SAMPLES), stats];
     }
     this._emit();

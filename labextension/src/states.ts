@@ -59,6 +59,8 @@ export interface IFacts {
   title: string;
   state: IState | null;
   kernelBusy: boolean;
+  /** Nothing came from the kernel for longer than it is ever silent: the figures are those of then. */
+  silent: boolean;
   /** Seconds since the engine's start or readiness. */
   seconds: number;
   /** When the engine ended, and when the kernel was found dead; milliseconds since the epoch. */
@@ -220,7 +222,7 @@ export function look(facts: IFacts, trans: TranslationBundle): ILook {
   const live = facts.phase === 'idle' || facts.phase === 'running' || facts.phase === 'full';
   if (live || facts.phase === 'stuck' || facts.phase === 'died') {
     out.views = 'all';
-    out.numbers = live ? 'live' : facts.phase === 'stuck' && facts.state?.stats ? 'last' : 'none';
+    out.numbers = live ? (facts.silent ? 'last' : 'live') : facts.phase === 'stuck' && facts.state?.stats ? 'last' : 'none';
     out.controls = live;
   }
   out.viewsWhy = out.views === 'all' ? '' : whyNoViews(facts, trans);
@@ -295,7 +297,7 @@ function describeEngine(facts: IFacts, out: ILook, trans: TranslationBundle): vo
   out.model = engine.model;
   const slots = engine.slots > 0 ? trans.__('%1\u00a0slots', formatCount(engine.slots)) : '';
   out.details = [engine.dtype, engine.device, engine.attention, slots].filter(Boolean).join(', ');
-  out.words = stateWords(facts, trans);
+  out.words = facts.silent ? trans.__('no news from the kernel') : stateWords(facts, trans);
   if (engine.paused && (phase === 'idle' || phase === 'running' || phase === 'full')) {
     out.glyph = GLYPHS.stuck ?? '';
     out.glyphKind = 'paused';

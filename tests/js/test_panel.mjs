@@ -28,7 +28,7 @@ function facts(phase, { engine = {}, ...state } = {}, more = {}) {
     message: "", ...state,
   };
   return {
-    phase, title: "review.ipynb", state: whole, kernelBusy: false, seconds: 2460, sinceMillis: noon, goneAt: noon, replay: null,
+    phase, title: "review.ipynb", state: whole, kernelBusy: false, silent: false, seconds: 2460, sinceMillis: noon, goneAt: noon, replay: null,
     ...more,
   };
 }
@@ -113,6 +113,17 @@ test("KV is full", () => {
   const one = look(facts("full", { full: { ...full, waiting: 1, rids: [] }, stats }), trans);
   assert.ok(one.sentence.startsWith("1 request waits, for 6.2\u00a0s."));
   assert.equal(one.buttons[1].why, "Another notebook runs it.");
+});
+
+test("F76: figures that are not of now are marked", () => {
+  const quiet = facts("running", {}, { silent: true });
+  assert.deepEqual([look(quiet, trans).words, look(quiet, trans).numbers], ["no news from the kernel", "last"]);
+  assert.equal(statusWords(quiet, trans), "sgnb main: no news");
+  assert.equal(look(facts("died"), trans).numbers, "none", "of an engine that is gone there are none");
+  for (const phase of ["starting", "failed", "no-engine", "restarting", "kernel-gone", "not-loaded", "connecting", "busy"]) {
+    assert.equal(look(facts(phase), trans).numbers, "none", phase);
+    assert.equal(statusWords(facts(phase), trans), "", phase);
+  }
 });
 
 test("stuck", () => {

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from sgnb import panel_edit
-from sgnb.messages import EngineStats, Label, RequestEvent, StepEvent, StepNote, StepRow
+from sgnb import panel, panel_edit
+from sgnb.controls import Controls
+from sgnb.errors import AuthFailed
+from sgnb.messages import EngineRecord, EngineStats, Label, RequestEvent, StepEvent, StepNote, StepRow
 from sgnb.panel_requests import LiveRequests
 
 
@@ -139,3 +142,32 @@ def test_the_graph_of_a_cell_needs_no_run() -> None:
     broken = panel_edit.graph_of("%%sgl\ns += (", {})
     assert broken is not None and broken["errors"][0]["line"] == 2
     assert panel_edit.graph_of("x = 1", {"x": 1}) is None
+
+
+class Refusing(Controls):
+    """Controls of a notebook without an engine; the one there is does not take its token."""
+
+    asked = 0
+
+    def current(self) -> None:
+        return None
+
+    def records(self) -> list[EngineRecord]:
+        return []
+
+    def attach(self, name: str) -> Any:
+        self.asked += 1
+        raise AuthFailed("The engine's socket refused the token.", hint="Launch a new one.")
+
+
+def test_F76_a_wrong_token_is_said_once_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(panel, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    controls = Refusing()
+    hub = panel.PanelHub(controls)
+    hub._run("attach", {"name": "main"}, None)  # type: ignore[arg-type]
+    state = hub.state()
+    assert state["message"] == "The engine's socket refused the token. Launch a new one."
+    assert state["engine"] is None and state["stats"] is None and state["engines"] == []
+    clock[0] += panel.MESSAGE_SECONDS
+    assert hub.state()["message"] == "" and controls.asked == 1
