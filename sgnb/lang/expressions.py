@@ -230,6 +230,8 @@ def _way_on(value: object) -> str:
     kind = type(value).__name__
     if kind == "State":
         return 'To append write s += …; of another state append text: other.text() or other["name"].'
+    if kind == "CopyScope":
+        return "Write with s.copy() as c: …; what c binds comes back when the block ends."
     if kind == "Group":
         return "Append to its branches: forks += …; join() gives the parent their variables."
     if callable(value):

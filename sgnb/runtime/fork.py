@@ -7,9 +7,9 @@ later), and waits for the branches' texts for ``concate_and_append``. The sessio
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from sgnb.errors import ProgramError, ProgramTypeError, SgnbError
+from sgnb.errors import ProgramError, ProgramTypeError, SgnbError, UnknownAttribute
 from sgnb.lang import api
 from sgnb.lang.position import Place, here, internal, place_of, position_of, user_frame
 from sgnb.runtime.best import take_best
@@ -84,6 +84,15 @@ class Group(NamesOfGroup):
             for state in self.states:
                 state.append_expr(expr, place)
         return self
+
+    if not TYPE_CHECKING:  # to a checker it would have to fit `+=`
+
+        def __add__(self, other: object) -> Any:
+            raise ProgramTypeError(
+                "Branches cannot be added to something: they are appended to.",
+                hint="To append to each write branches += ….",
+                position=here(),
+            )
 
     # ------------------------------------------------------------ the join
 
@@ -242,11 +251,20 @@ class CopyScope:
         if not self._group.states[0].joined:
             self._group.join_at("gather_variable", place_of(user_frame()))
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise ProgramError(
-            f"copy() is a block; it has no {name!r}.",
-            hint="Write `with s.copy() as c:` and use c.",
+    def __iadd__(self, other: object) -> Any:
+        raise ProgramTypeError(
+            "copy() is a block; nothing can be appended to it.",
+            hint="Write `with s.copy() as c:` and use c; or fork: c = s.fork()[0].",
             position=here(),
         )
+
+    if not TYPE_CHECKING:  # a checker would take every name for one that exists
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise UnknownAttribute(
+                f"copy() is a block; it has no {name!r}.",
+                hint="Write `with s.copy() as c:` and use c.",
+                position=here(),
+            )

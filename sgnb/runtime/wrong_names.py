@@ -30,6 +30,9 @@ _READING = {
     **dict.fromkeys(("meta", "meta_info"), 'Write s.get_meta_info("x").'),
     **dict.fromkeys(("prompt", "content", "output"), "All that was appended is s.text()."),
     **dict.fromkeys(("history", "turns", "chat"), "The turns are s.messages()."),
+    **dict.fromkeys(("stream", "iter", "tokens"), "s.text_iter() gives the text piece by piece as it comes."),
+    **dict.fromkeys(("variable", "var", "read"), 's["x"] reads a variable.'),
+    **dict.fromkeys(("run", "trace", "bind"), "A program has that, not the state it runs on."),
     **dict.fromkeys(("result", "return_value"), "What the body returned is s.ret_value."),
 }
 
@@ -58,7 +61,7 @@ def _of_state(name: str, variables: Iterable[str]) -> UnknownAttribute:
         return _unknown("A state", name, "", "Append with +=: s += ….")
     if name in DSL_NAMES:
         return _unknown("A state", name, "", f"What is appended is an expression: s += {name}(…).")
-    near = _nearest(name, (*STATE_METHODS, "ret_value"))
+    near = "" if name in _READING else _nearest(name, (*STATE_METHODS, "ret_value"))
     listed = f"It has: {', '.join((*STATE_METHODS, 'ret_value'))}."
     return _unknown("A state", name, near, _READING.get(name, listed))
 

@@ -109,6 +109,7 @@ CATALOGUE: dict[str, dict[str, Case]] = {
         "variable-taken-out": Case("s += gen('x')\ndel s['x']"),
         "branches-attribute": Case("b = s.fork(2)\nb.text()"),
         "role-without-brackets": Case("with user:\n    s += 'Why?'"),
+        "append-to-copy": Case("c = s.copy()\nc += 'x'"),
         "append-branches": Case("s += s.fork(2)"),
         "gen-as-text": Case("s += str(gen('x'))"),
         "gen-attribute": Case("s += gen('x').strip()"),

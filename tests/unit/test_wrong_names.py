@@ -50,6 +50,9 @@ def test_the_names_that_errors_list_exist(backend):
         (lambda s: s.append("a"), "'append'", "s += …"),
         (lambda s: s.gen("y"), "'gen'", "s += gen(…)"),
         (lambda s: s.keys(), "'keys'", "s.names()"),
+        (lambda s: s.stream(), "'stream'", "s.text_iter()"),
+        (lambda s: s.run(), "'run'", "A program has that"),
+        (lambda s: s.copy().text(), "copy() is a block", "with s.copy() as c:"),
         (lambda s: s.meta, "'meta'", "s.get_meta_info"),
         (lambda s: s.fork(2).append("a"), "'append'", "branches += …"),
         (lambda s: s.fork(2).text(), "'text'", "[b.text() for b in branches]"),
@@ -220,6 +223,14 @@ def test_states_are_not_added_to_and_lose_no_variables(backend):
     state = hello.run(backend=backend)
     with pytest.raises(ProgramTypeError, match="cannot be added to"):
         _ = state + "text"
+    with pytest.raises(ProgramTypeError, match="Branches cannot be added to"):
+        _ = state.fork(2) + "text"
+    with pytest.raises(ProgramTypeError, match="nothing can be appended to it"):
+        copied = state.copy()
+        copied += "text"
+    with pytest.raises(ProgramTypeError, match="CopyScope") as caught:
+        state += state.copy()
+    assert "with s.copy() as c:" in caught.value.hint
     with pytest.raises(ProgramTypeError, match="cannot be taken out of a state"):
         del state["x"]
     with pytest.raises(ProgramError, match="cannot be taken out of its group"):
