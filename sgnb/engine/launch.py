@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -21,6 +22,9 @@ from sgnb.errors import AuthFailed, EngineStartError, SgnbError
 from sgnb.liveness import process_start_time
 from sgnb.messages import EngineRecord, EngineSpec, ErrorInfo, SchedulerProgress
 
+_ACTING = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
 LOG_BYTES = 1 << 20
 """The log is cut to its newest half beyond this."""
 _PROGRESS_SECONDS = 0.05
@@ -57,14 +61,22 @@ def write_record(folder: Path, record: EngineRecord) -> None:
         log.warning("engine.json was not written: %s", error)
 
 
+class CleanFormatter(logging.Formatter):
+    """Log lines in which no character acts on a terminal: names and texts of clients stand in them (ESC as ``\\x1b``)."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, line ends and tabs as they are."""
+        return _ACTING.sub(lambda found: found[0].encode("unicode_escape").decode(), super().format(record))
+
+
 def set_up_process() -> None:
     """Umask, log format, SIGINT (Stop in a notebook is for the cell, never for the engine)."""
     os.umask(0o077)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.raiseExceptions = False  # a full disk must not end a process
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(message)s"
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(CleanFormatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def seconds_since_exec() -> float:

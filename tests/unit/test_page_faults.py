@@ -3,6 +3,7 @@ reading, and where no script is loaded."""
 
 from __future__ import annotations
 
+import logging
 import re
 import unicodedata
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from sgnb.engine.launch import CleanFormatter
 from sgnb.errors import RequestError
 from sgnb.runtime import events as ev
 from sgnb.widgets import output, program, telemetry
@@ -210,3 +212,11 @@ def test_F75_where_the_script_does_not_load_the_table_streams(monkeypatch: pytes
     clock[0] += output.PLAIN_EVERY
     assert not shown.publish(), "nothing comes after the end"
     output.retire_all()
+
+
+@pytest.mark.security
+def test_F68_no_character_of_a_log_line_acts_on_a_terminal() -> None:
+    record = logging.LogRecord("sgnb", logging.INFO, "", 0, "client %d: %s", (3, CONTROLS + "é😀"), None)
+    line = CleanFormatter("%(levelname)s %(message)s").format(record)
+    assert not [char for char in line if unicodedata.category(char) in ("Cc", "Cf", "Cs")]
+    assert line.startswith("INFO client 3: a\\x1b[31mb") and "\\u202e" in line and line.endswith("é😀")
