@@ -285,7 +285,12 @@ def test_panel_works_in_the_other_modes_of_comms(lab: Any, script: str, comms: s
         reconnect()
         lab.panel_state("connecting")
         lab.panel_state("busy")
-        lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
+        # A view's Stop that gets no answer: its own cell is interrupted, and no other for it.
+        ask = (
+            "node => node.dispatchEvent(new CustomEvent('sgnb:interrupt', {bubbles: true, cancelable: true}))"
+        )
+        assert lab.cell(3).evaluate(ask), "this cell does not run"
+        assert not lab.cell(6).locator(".jp-OutputArea-output").first.evaluate(ask)
         lab.panel_state("running")
     lab.check_clean()
 
