@@ -7,6 +7,7 @@ runs a cell, asks an engine or changes anything. Completion is IPython's way, in
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import inspect
 import linecache
@@ -18,15 +19,16 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from sgnb import magic_options
+from sgnb import cell_cursor, magic_options
 from sgnb.cell import core_of
-from sgnb.errors import SgnbError, SourcePosition
+from sgnb.errors import SgnbError, SourcePosition, UnknownAttribute
 from sgnb.lang.api import DSL_NAMES
 from sgnb.lang.frontend.cell_checks import check_cell
 from sgnb.lang.frontend.cells import parse_cell
 from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.frontend.graph_expressions import span_of_node
 from sgnb.lang.frontend.state_uses import STATE_METHODS
-from sgnb.lang.position import CELL_PREFIX
+from sgnb.lang.position import CELL_PREFIX, source_position
 from sgnb.runtime.explain import explain_data, run_data, text_data
 from sgnb.runtime.fork import Group
 from sgnb.runtime.function import SglFunction
@@ -66,7 +68,21 @@ def check_source(source: str, known: Collection[str]) -> list[dict[str, Any]]:
             check_cell(cell, known)
         except SgnbError as error:
             marks.append(_mark(error, "warning", lines))
-    return marks
+        return [*marks, *(_mark(error, "warning", lines) for error in _misspelled(cell.tree))]
+
+
+def _misspelled(tree: ast.Module) -> Iterator[SgnbError]:
+    """What is asked of a state and is nearly the name of one of its methods; the run would tell when it comes there."""
+    states, _ = cell_cursor.states_in(tree.body)
+    asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    given = {node.attr for node in asked if not isinstance(node.ctx, ast.Load)}
+    for node in asked:
+        own = isinstance(node.value, ast.Name) and node.value.id in states
+        if own and node.attr not in given and not hasattr(State, node.attr):
+            for near in difflib.get_close_matches(node.attr, STATE_METHODS, 1):
+                place = source_position(_CELL_NAME, span_of_node(node))
+                said = f"A state has no attribute '{node.attr}'."
+                yield UnknownAttribute(said, hint=f"Did you mean '{near}'?", position=place)
 
 
 @contextmanager

@@ -108,6 +108,8 @@ def test_a_late_panel_begins_with_what_lives() -> None:
         ("\n%%sgl --bogus\ns += gen()", (2, 5, "error"), "unrecognized arguments: --bogus"),
         ('%%sgl\ns += genn("x")', (2, 5, "warning"), "Did you mean `gen`?"),
         ('%%sgl\ns += "é" + gen("x"', (2, 14, "error"), "was never closed"),
+        ("%%sgl\nx = '😀é' + s.txt()", (2, 11, "warning"), "Did you mean 'text'?"),
+        ("%%sgl\nfor f in s.fork(2):\n    f.usr('x')", (3, 4, "warning"), "Did you mean 'user'?"),
     ],
 )
 def test_mistakes_have_their_place(source: str, where: tuple[int, int, str], words_: str) -> None:
@@ -118,6 +120,9 @@ def test_mistakes_have_their_place(source: str, where: tuple[int, int, str], wor
 
 def test_good_cells_and_other_cells_have_no_mistakes() -> None:
     assert panel_edit.check_source('%%sgl\ns += user(topic) + gen("x")', ["topic"]) == []
+    assert (
+        panel_edit.check_source("%%sgl\ns.kept = s.mark()\ns.rewind(s.kept)\ns.txt = 1\nx = s.txt", []) == []
+    )
     assert panel_edit.check_source("x = (", []) == []
     assert panel_edit.check_source("%%sgl\n", []) == []
 
