@@ -92,20 +92,23 @@ MARKS = """(() => {
 RESTART = """async () => {
   const context = window.jupyterapp.shell.currentWidget.sessionContext;
   const content = document.querySelector('.sgnb-Panel-content');
+  const { kernel } = context.session;
   const began = performance.now();
   const marks = {};
-  const look = () => {
-    const now = Math.round(performance.now() - began);
-    const { kernel } = context.session;
-    if (kernel.status === 'restarting') marks['restarting'] ??= now;
-    if (marks['restarting'] !== undefined && kernel.connectionStatus === 'connected' && kernel.status !== 'restarting' &&
-        kernel.status !== 'unknown') marks['the kernel answers'] ??= now;
-    if (marks['restarting'] !== undefined && content.dataset.state === 'not-loaded') marks['the panel is right'] ??= now;
+  const mark = name => { marks[name] ??= Math.round(performance.now() - began); };
+  let anew = false; // what the old kernel still says of its end, on the old connection, is no answer
+  const onStatus = (_, status) => {
+    if (status === 'restarting') mark('restarting');
+    else if (anew && status !== 'unknown') mark('the kernel answers');
   };
-  const timer = setInterval(look, 5);
+  const onConnection = (_, status) => { anew ||= status !== 'connected'; };
+  kernel.statusChanged.connect(onStatus);
+  kernel.connectionStatusChanged.connect(onConnection);
   await context.restartKernel();
-  while (!marks['the panel is right']) await new Promise(done => setTimeout(done, 5));
-  clearInterval(timer);
+  while (!anew || content.dataset.state !== 'not-loaded') await new Promise(done => setTimeout(done, 5));
+  mark('the panel is right');
+  kernel.statusChanged.disconnect(onStatus);
+  kernel.connectionStatusChanged.disconnect(onConnection);
   return marks;
 }"""
 ATTACH = """async () => {
