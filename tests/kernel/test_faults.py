@@ -87,7 +87,7 @@ def test_f10_interrupt_while_a_thread_holds_a_loop_of_its_own(kernel: Kernel) ->
     assert interrupted(kernel, code) == "KeyboardInterrupt"
     assert kernel.value("(ended.is_set(), runs[0].status)") == (False, "running")
     assert kernel.ok(AWAIT).stdout == "awaited 3\n"
-    cell = kernel.ok('%%sgl -o out\ns += gen("x", max_tokens=5)')
+    cell = kernel.ok('%%sgl -o out\ns += gen("x", max_tokens=5, ignore_eos=True)')
     assert "Finished" in cell.plain
     kernel.ok("runs[0].cancel()\nended.wait(10)")
     assert kernel.value("(ended.is_set(), runs[0].status)") == (True, "stopped")
@@ -114,7 +114,7 @@ def test_f11_two_kernels_have_their_own_engines_unless_attached_by_name(
     assert len(find_engines(one.env["JUPYTER_RUNTIME_DIR"])) == 4
     assert two.ok("%sgl stop").stdout == "Stopped engine main-2.\n"
     assert gone_within([second], 2.0) and alive(first)
-    one.ok('%%sgl\ns += gen("x", max_tokens=5)')
+    one.ok('%%sgl\ns += gen("x", max_tokens=5, ignore_eos=True)')
 
 
 @pytest.mark.kernel_life
@@ -191,7 +191,7 @@ def test_f12_load_reload_unload_and_autoreload_keep_one_engine_and_one_set_of_ho
     bare = kernel.value("hooks()")
     pid = ready(kernel)
     mark = kernel.env["JUPYTER_RUNTIME_DIR"]
-    short = '%%sgl -o out\ns += gen("x", max_tokens=5)'
+    short = '%%sgl -o out\ns += gen("x", max_tokens=5, ignore_eos=True)'
     kernel.ok(short)
     loaded = kernel.value("hooks()")
     kernel.ok("%load_ext sgnb")

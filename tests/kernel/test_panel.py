@@ -93,7 +93,7 @@ def test_launch_numbers_flush_log_and_stop(kernel: Kernel) -> None:
     assert [one["name"] for one in idle["engines"]] == ["main"]
     figures = {"tokens_per_s", "running", "waiting", "kv_used", "kv_locked", "kv_total", "reused"}
     assert set(idle["stats"]) == figures
-    kernel.ok('%%sgl\ns += "abc" + gen("x", max_tokens=5)')
+    kernel.ok('%%sgl\ns += "abc" + gen("x", max_tokens=5, ignore_eos=True)')
     panel.until(lambda m: m["stats"] and m["stats"]["kv_used"] > 0)
     panel.say("flush")
     assert "Flushed " in panel.until(lambda m: m["message"].startswith("Flushed"))["message"]
