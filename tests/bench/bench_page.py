@@ -77,17 +77,6 @@ def begin(lab: LabPage, server: LabServer, launch: str, *cells: str) -> None:
     lab.panel_state("idle")
 
 
-def front(lab: LabPage) -> None:
-    """The notebook is JupyterLab's current widget."""
-    lab.page.evaluate(
-        """() => {
-          const { shell } = window.jupyterapp;
-          shell.activateById([...shell.widgets('main')].find(one => one.hasClass('jp-NotebookPanel')).id);
-        }"""
-    )
-    lab.page.wait_for_function("() => window.jupyterapp.shell.currentWidget?.hasClass('jp-NotebookPanel')")
-
-
 def dock(lab: LabPage) -> None:
     """Four docked views beside the notebook."""
     for kind in VIEWS:
@@ -104,7 +93,7 @@ def dock(lab: LabPage) -> None:
     )
     for kind in VIEWS:
         lab.page.locator(f".sgnb-pane .sgnb-view-{kind}").wait_for()
-    front(lab)
+    lab.front()
 
 
 def open_branches(lab: LabPage, count: int) -> None:
@@ -320,7 +309,7 @@ def moments(lab: LabPage, server: LabServer) -> None:
         )
     lab.shot("bench-reload")
     lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
-    front(lab)
+    lab.front()
     for _ in range(3):
         lab.page.wait_for_timeout(2000)
         print(f"restart, ms: {lab.page.evaluate(RESTART)}")

@@ -237,6 +237,18 @@ class LabPage:
         """A cell by its place in the notebook."""
         return self.page.locator(f'.jp-Notebook .jp-Cell[data-windowed-list-index="{index}"]')
 
+    def front(self) -> None:
+        """Bring the notebook to the front: cells are run in JupyterLab's current widget."""
+        self.page.evaluate(
+            """() => {
+              const { shell } = window.jupyterapp;
+              shell.activateById([...shell.widgets('main')].find(one => one.hasClass('jp-NotebookPanel')).id);
+            }"""
+        )
+        self.page.wait_for_function(
+            "() => window.jupyterapp.shell.currentWidget?.hasClass('jp-NotebookPanel')"
+        )
+
     def run_cell(self, index: int) -> None:
         """Run one cell by JupyterLab's own command; returns at once, see ``cell_done``."""
         self.page.evaluate(

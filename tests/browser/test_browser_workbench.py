@@ -47,17 +47,6 @@ def view(lab: Any, kind: str) -> Any:
     return found
 
 
-def front(lab: Any) -> None:
-    """Bring the notebook to the front: cells are run in Lab's current widget."""
-    lab.page.evaluate(
-        """() => {
-          const { shell } = window.jupyterapp;
-          shell.activateById([...shell.widgets('main')].find(one => one.hasClass('jp-NotebookPanel')).id);
-        }"""
-    )
-    lab.page.wait_for_function("() => window.jupyterapp.shell.currentWidget?.hasClass('jp-NotebookPanel')")
-
-
 def axe(lab: Any, selector: str) -> list[str]:
     """What axe finds wrong below ``selector``: rule, and the first place."""
     if not lab.page.evaluate("() => 'axe' in window"):
@@ -101,7 +90,7 @@ def test_views_dock_share_a_playhead_and_come_back(lab: Any, bench: str) -> None
     timeline.get_by_role("button", name="Go live").click()
     tree.get_by_role("button", name="● Live").wait_for()
 
-    front(lab)
+    lab.front()
     lab.run_cell(3)
     lab.panel_state("running")
     panel = lab.panel
@@ -180,7 +169,7 @@ def test_panel_and_views_have_no_accessibility_faults(lab: Any, bench: str) -> N
     for name in ("Radix tree", "KV map", "Timeline", "Graph"):
         panel.get_by_role("button", name=name).click()
     kinds = ["tree", "kv", "timeline", "graph"]
-    front(lab)
+    lab.front()
     lab.run_cell(3)
     lab.panel_state("running")
     lab.panel.locator(".sgnb-Panel-request").first.wait_for()
