@@ -2,8 +2,8 @@
 
 Notebook process. Fed by ``widgets.program`` (live, on the publisher thread) and by ``widgets.static`` (once, at the
 end); a fold belongs to one reader. Any prefix of the log gives a complete picture, so a late or second view is never
-wrong. Only plain data leaves here (``snapshot``, ``delta``, made with ``widgets.fold_data``): no HTML, no comms, no clocks
-but the log's own.
+wrong. What a page is told of it stands in ``widgets.fold_messages``. No messages, no HTML, no comms, no clocks but the
+log's own.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from sgnb.config import MAX_SHOWN_CHARS
@@ -18,10 +19,9 @@ from sgnb.errors import SgnbError
 from sgnb.lang.position import CELL_PREFIX
 from sgnb.messages import PromptText
 from sgnb.runtime import events as ev
-from sgnb.widgets import fold_data, words
+from sgnb.widgets import words
 from sgnb.widgets.pending import Progress, steps_after
 from sgnb.widgets.program_rows import NOT_RUN, Cost, Lane, Row, Segment
-from sgnb.widgets.prompt_tokens import TextTokens, ends_in_units
 
 RATE_WINDOW = 1.0
 """Seconds over which the live token rate is taken."""
@@ -40,8 +40,24 @@ def error_lines(error: BaseException) -> tuple[list[str], int]:
     return [words.visible(f"{place}{type(error).__name__}: {error}")], line
 
 
+@dataclass(slots=True)
+class Changes:
+    """What changed since its reader last emptied it, by numbers."""
+
+    rows: set[int] = field(default_factory=set)
+    lanes: set[int] = field(default_factory=set)
+    grown: set[int] = field(default_factory=set)
+    """Rows with more text of a running generation and nothing else: their numbers may wait."""
+
+    def clear(self) -> None:
+        """All of it was read."""
+        self.rows.clear()
+        self.lanes.clear()
+        self.grown.clear()
+
+
 class ProgramFold:
-    """Feed entries in order; read ``rows``, ``head()``, ``snapshot()`` or ``delta()`` at any time. Not thread-safe."""
+    """Feed entries in order; read ``rows`` and ``lanes`` at any time, and ``changes`` since then. Not thread-safe."""
 
     def __init__(self, *, times: bool | None = None, cap: int = MAX_SHOWN_CHARS) -> None:
         self.times = not words.deterministic() if times is None else times
@@ -65,22 +81,18 @@ class ProgramFold:
         self._row_with: dict[int, Row] = {}
         """Prompt text (its id) → the row that it stands in."""
         self._role: dict[int, str] = {}
-        self._gens: dict[str, tuple[Row, Segment, Cost]] = {}
+        self.generations: dict[str, tuple[Row, Segment, Cost]] = {}
+        """By request id, in the order they were queued."""
         self._gens_of: dict[int, Row] = {}
         self._recent: deque[tuple[float, int]] = deque()
         self._recent_tokens = 0
-        self._dirty: set[int] = set()
-        self._dirty_lanes: set[int] = set()
-        self._grown: set[int] = set()
-        """Rows with more text of a running generation and nothing else: their numbers may wait."""
+        self.changes = Changes()
         self._index: dict[int, int] = {}
         self._noted: set[str] = set()
         self._shown_errors: set[str] = set()
         self._line = 0
         self._pending: tuple[object, list[dict[str, str]]] = (None, [])
-        self._sent_pending: list[dict[str, str]] = []
         self.version = 0
-        self._sent_version = -1
 
     # ------------------------------------------------------------ feeding
 
@@ -125,8 +137,8 @@ class ProgramFold:
             case ev.GenQueued():
                 self._queue(event)
             case ev.GenStarted(rid=rid) | ev.GenDelta(rid=rid) | ev.GenDone(rid=rid) | ev.GenFailed(rid=rid):
-                if rid in self._gens:
-                    self._progress(event, *self._gens[rid], now)
+                if rid in self.generations:
+                    self._progress(event, *self.generations[rid], now)
             case ev.StateFailed(state=state, error=error):
                 self._fail(self._open.get(state) or self._gens_of.get(state), error, again=False)
                 self._lane_of(state).failed = self._lane_of(state).number > 0
@@ -158,7 +170,7 @@ class ProgramFold:
         fork.arms.append(lane.number)
         fork.role = f"fork {words.count(len(fork.arms))}"
         self._role[event.state] = self._role.get(event.parent, "")
-        self._dirty_lanes.add(lane.number)
+        self.changes.lanes.add(lane.number)
         self._touch(fork)
 
     def _lane_of(self, state: int) -> Lane:
@@ -188,13 +200,13 @@ class ProgramFold:
         row.costs.append(cost)
         row.line = event.line or row.line
         lane.costs.append(cost)
-        self._gens[event.rid] = (row, segment, cost)
+        self.generations[event.rid] = (row, segment, cost)
         self._gens_of[event.state] = row
         self._touch(row)
 
     def _progress(self, event: ev.Event, row: Row, segment: Segment, cost: Cost, now: float) -> None:
         if event.__class__ is ev.GenDelta and cost.state == "running":
-            self._grown.add(self._index[id(row)])
+            self.changes.grown.add(self._index[id(row)])
         else:
             self._touch(row)
         match event:
@@ -232,7 +244,7 @@ class ProgramFold:
         for cost in self.lanes[row.lane].costs:
             if cost.after == ended.name and cost.state == "queued":
                 cost.after = ""
-                self._touch(self._gens[cost.rid][0])
+                self._touch(self.generations[cost.rid][0])
 
     def _done(self, cost: Cost, meta: dict[str, Any]) -> None:
         sampled = int(meta.get("completion_tokens", cost.tokens))
@@ -257,10 +269,10 @@ class ProgramFold:
 
     def _share(self, cost: Cost, rid: str) -> None:
         """It takes another one's result, as a pass allowed: the sums of the run count that one alone."""
-        if rid not in self._gens:
+        if rid not in self.generations:
             return
-        row, _, leader = self._gens[rid]
-        here = self._gens[cost.rid][0]
+        row, _, leader = self.generations[rid]
+        here = self.generations[cost.rid][0]
         branch = words.visible(self.lanes[row.lane].name)
         cost.shared = rid
         cost.shared_with = (
@@ -278,7 +290,7 @@ class ProgramFold:
                 if cost.state in ("queued", "running"):
                     cost.state, cost.reason = "done", {"type": "abort"}
             self._touch(row)
-        self._dirty_lanes.update(lane.number for lane in self.lanes)
+        self.changes.lanes.update(lane.number for lane in self.lanes)
 
     def _fail(self, row: Row | None, error: BaseException, *, again: bool = True) -> None:
         """Turn a row to failed. ``again`` False: not when some row shows this error already."""
@@ -324,13 +336,8 @@ class ProgramFold:
             segment.parts.append(kept)
 
     def _touch(self, row: Row) -> None:
-        self._dirty.add(self._index[id(row)])
-        self._dirty_lanes.add(row.lane)
-
-    def _all_sent(self) -> None:
-        self._dirty.clear()
-        self._dirty_lanes.clear()
-        self._grown.clear()
+        self.changes.rows.add(self._index[id(row)])
+        self.changes.lanes.add(row.lane)
 
     # ------------------------------------------------------------ reading
 
@@ -348,58 +355,7 @@ class ProgramFold:
 
     def costs(self) -> list[Cost]:
         """What every generation costs, in the order they were queued."""
-        return [cost for _, _, cost in self._gens.values()]
-
-    def token(self, rid: str, place: int) -> dict[str, Any] | None:
-        """One token of a generation in numbers, for the inspector; None when its details are not known."""
-        if rid not in self._gens or not 0 <= place < len(self._gens[rid][1].tokens):
-            return None
-        _, segment, cost = self._gens[rid]
-        token = segment.tokens[place]
-        exact = cost.last_step - cost.first_step + 1 == cost.tokens > 0
-        return {
-            "id": token.id,
-            "logprob": token.logprob,
-            "top": list(token.top),
-            "allowed": token.allowed,
-            "ruled_out": token.ruled_out,
-            "forced": token.forced,
-            "count": max(cost.tokens, len(segment.tokens)),
-            "step": cost.first_step + place if exact else -1,
-            "rid": cost.shared or rid,
-            "position": self._position(cost, place),
-            "more": [token.id for token in segment.tokens[: place + 1]],
-        }
-
-    def _position(self, cost: Cost, place: int) -> int:
-        """Where a token of an output stands behind the prompt's beginning; -1 while that is not known."""
-        prompt = self._gens[cost.shared][2].prompt if cost.shared else cost.prompt
-        return -1 if prompt is None else prompt + place
-
-    def prompt_token(self, row: int, number: int, place: int) -> dict[str, Any] | None:
-        """One token of a prompt text in numbers, for the inspector; None when its prompt is not known."""
-        tokens = self.text_tokens(row, number)
-        if tokens is None or not 0 <= place < tokens.count:
-            return None
-        return {
-            "rid": tokens.rid,
-            "position": tokens.first + place,
-            "reused": place < tokens.cached,
-            "count": tokens.count,
-            "more": [],
-        }
-
-    def text_ends(self, row: int, number: int) -> list[int]:
-        """Where each token of a prompt text ends, in UTF-16 units of it; none where that is not known."""
-        tokens = self.text_tokens(row, number)
-        raw = self.rows[row].segments[number].text().encode("utf-8", "replace") if tokens is not None else b""
-        return [] if tokens is None else ends_in_units(raw, tokens.ends)
-
-    def text_tokens(self, row: int, number: int) -> TextTokens | None:
-        """The tokens of a prompt text, by its row and its place there."""
-        if not 0 <= row < len(self.rows) or not 0 <= number < len(self.rows[row].segments):
-            return None
-        return self.rows[row].segments[number].prompt
+        return [cost for _, _, cost in self.generations.values()]
 
     def totals(self) -> tuple[int, int]:
         """Reused and all prompt tokens of the finished generations."""
@@ -414,7 +370,7 @@ class ProgramFold:
 
     def word(self) -> str:
         """The state in the header."""
-        waits = self._gens and all(cost.state == "queued" for _, _, cost in self._gens.values())
+        waits = self.generations and all(cost.state == "queued" for _, _, cost in self.generations.values())
         if self.status == "running" and waits:
             return "Queued"
         known = {"queued": "Queued", "running": "Running", "finished": "Finished", "stopped": "Stopped"}
@@ -430,14 +386,6 @@ class ProgramFold:
         span = max(0.1, min(RATE_WINDOW, now - self._began))
         return round(self._recent_tokens / span)
 
-    def facts(self) -> list[str]:
-        """What stands behind state and time in the header."""
-        return fold_data.facts(self)
-
-    def summary(self) -> list[list[str]]:
-        """The finished view's second line: pairs of a strong and a plain part."""
-        return fold_data.summary(self)
-
     def pending(self) -> list[dict[str, str]]:
         """Steps of the program that have not begun; none once the run has finished (others are ``not run``)."""
         if self.started is None or self.started.graph is None or self.status == "finished":
@@ -448,78 +396,3 @@ class ProgramFold:
         if self._pending[0] != key:
             self._pending = (key, steps_after(self.started.graph, Progress(self._line, waits)))
         return self._pending[1]
-
-    def head(self) -> dict[str, Any]:
-        """The header as plain data."""
-        return {
-            "state": self.status,
-            "word": self.word(),
-            "seconds": round(self.seconds(), 3),
-            "facts": self.facts(),
-            "summary": self.summary(),
-            "cell": self.started.cell if self.started else "",
-        }
-
-    def news(self) -> bool:
-        """True when something changed since the last ``snapshot`` or ``delta``."""
-        return self.version != self._sent_version
-
-    def snapshot(self) -> dict[str, Any]:
-        """Everything, for a view that knows nothing. Marks all as sent."""
-        rows = []
-        for row in self.rows:
-            data = fold_data.row_data(self, row)
-            for shown, segment in zip(data["segs"], row.segments, strict=True):
-                shown["text"] = segment.text()
-                segment.sent = len(segment.parts)
-                if segment.marks:
-                    shown["marks"] = list(segment.marks)
-                    segment.sent_marks = len(segment.marks)
-            rows.append(data)
-        self._all_sent()
-        self._sent_version = self.version
-        self._sent_pending = self.pending()
-        return {
-            "k": "snapshot",
-            "seq": self.version,
-            "head": self.head(),
-            "rows": rows,
-            "lanes": [fold_data.lane_data(self, lane) for lane in self.lanes],
-            "pending": self._sent_pending,
-        }
-
-    @property
-    def owes_numbers(self) -> bool:
-        """True when the last ``delta`` left numbers out."""
-        return bool(self._grown)
-
-    def delta(self, *, numbers: bool = True) -> dict[str, Any]:
-        """What changed since the last ``snapshot`` or ``delta``; ``from`` names the version it applies to.
-
-        Without ``numbers`` rows that only got more text come as that text; all else of them is owed.
-        """
-        rows, texts, marks = [], [], []
-        if numbers:
-            for index in self._grown:
-                self._touch(self.rows[index])
-        for index in sorted(self._dirty | self._grown):
-            row = self.rows[index]
-            if index in self._dirty:
-                rows.append([index, fold_data.row_data(self, row)])
-            for number, segment in enumerate(row.segments):
-                if segment.sent < len(segment.parts):
-                    texts.append([index, number, "".join(segment.parts[segment.sent :])])
-                    segment.sent = len(segment.parts)
-                if segment.sent_marks < len(segment.marks):
-                    marks.append([index, number, segment.marks[segment.sent_marks :]])
-                    segment.sent_marks = len(segment.marks)
-        lanes = [[n, fold_data.lane_data(self, self.lanes[n])] for n in sorted(self._dirty_lanes)]
-        base, self._sent_version = self._sent_version, self.version
-        owed = self._grown - self._dirty
-        self._all_sent()
-        self._grown = owed
-        out = {"k": "delta", "from": base, "seq": self.version, "head": self.head(), "rows": rows}
-        out |= {"text": texts, "marks": marks, "lanes": lanes}
-        if self.pending() != self._sent_pending:
-            out["pending"] = self._sent_pending = self.pending()
-        return out

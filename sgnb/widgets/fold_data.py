@@ -1,7 +1,7 @@
 """A program fold as plain data for the page: the header, and each row and branch with all its words.
 
-Notebook process; called by ``widgets.fold`` only. The page makes no words of its own for what a run did, so the live and
-the static form cannot differ. Pure.
+Notebook process; called by ``widgets.fold_messages`` only. The page makes no words of its own for what a run did, so the
+live and the static form cannot differ. Pure.
 """
 
 from __future__ import annotations
@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from sgnb.widgets.fold import ProgramFold
 
 FIRST_CHARS = 80
+
+
+def head(fold: ProgramFold) -> dict[str, Any]:
+    """The header as plain data."""
+    return {
+        "state": fold.status,
+        "word": fold.word(),
+        "seconds": round(fold.seconds(), 3),
+        "facts": facts(fold),
+        "summary": summary(fold),
+        "cell": fold.started.cell if fold.started else "",
+    }
 
 
 def row_data(fold: ProgramFold, row: Row) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from sgnb.runtime import events as ev
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.fold_messages import FoldMessages
 
 NOT_STARTED = "Not started"
 
@@ -63,11 +64,11 @@ def entries_at(entries: Iterable[ev.Entry], moment: Moment) -> Iterator[ev.Entry
 
 
 def picture_at(log: ev.EventLog, moment: Moment) -> dict[str, Any]:
-    """The whole picture of that moment, as ``ProgramFold.snapshot`` gives it."""
+    """The whole picture of that moment, as ``FoldMessages.snapshot`` gives it."""
     fold = ProgramFold()
     entries = log.since(0)
     fold.feed(entries_at(entries, moment))
-    picture = fold.snapshot()
+    picture = FoldMessages(fold).snapshot()
     head = picture["head"]
     began = entries[0].time if entries else moment.time
     if fold.started is None:

@@ -10,7 +10,7 @@ Page → kernel: ``{"k": "stop"}``, ``{"k": "hello"}`` (asks for a snapshot), ``
 ``{"k": "ends", "id": i, "row": r, "seg": n}``; the run at an earlier moment: ``{"k": "past", "id": i, …}``
 (``widgets.past``); and those of the engine's store (``widgets.telemetry``), which name their
 page.
-Kernel → page: ``{"k": "delta", …}``, ``{"k": "snapshot", …}`` (``widgets.fold``), ``{"k": "stopping"}``,
+Kernel → page: ``{"k": "delta", …}``, ``{"k": "snapshot", …}`` (``widgets.fold_messages``), ``{"k": "stopping"}``,
 ``{"k": "told", "id": i, "data": …}`` or ``"error"``.
 """
 
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sgnb.errors import SgnbError
 from sgnb.runtime.events import EventLog
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.fold_messages import FoldMessages
 from sgnb.widgets.past import Moment, picture_at
 from sgnb.widgets.publisher import get_publisher
 from sgnb.widgets.static import html_of, text_of
@@ -94,6 +95,7 @@ class ProgramView:
         self.on_stop = on_stop
         self.source = source
         self._fold = ProgramFold()
+        self._messages = FoldMessages(self._fold)
         self._lock = threading.RLock()
         self._widget: ProgramWidget | None = None
         self._unlisten: Callable[[], None] | None = None
@@ -139,6 +141,7 @@ class ProgramView:
                 self._unlisten()
             shown = self._fold.version
             self.log, self._fold = log, ProgramFold()
+            self._messages = FoldMessages(self._fold)
             self._fold.version = shown + 1  # the page takes nothing older than what it shows
             self._wants_snapshot = True
             self._extra = {}
@@ -206,15 +209,17 @@ class ProgramView:
             return False
         with self._lock:
             self._fold.feed(self.log.since(self._fold.next_seq))
-            ended, news = self._fold.finished is not None, self._fold.news()
+            ended, news = self._fold.finished is not None, self._messages.news()
             stale = self._trait_version != self._fold.version
             whole = self._wants_snapshot or (stale and (ended or now >= self._next_snapshot))
             numbers = now >= self._next_numbers
-            beat = not ended and (now - self._sent_at >= HEARTBEAT or (numbers and self._fold.owes_numbers))
+            beat = not ended and (
+                now - self._sent_at >= HEARTBEAT or (numbers and self._messages.owes_numbers)
+            )
             if whole:
                 self.send_snapshot()
             elif (news or beat) and self._widget is not None:
-                self._widget.send(self._with_facts(self._fold.delta(numbers=numbers)))
+                self._widget.send(self._with_facts(self._messages.delta(numbers=numbers)))
             if whole or news or beat:
                 self._sent_at = now
                 self._next_numbers = now + NUMBERS_EVERY if whole or numbers else self._next_numbers
@@ -226,7 +231,7 @@ class ProgramView:
         due = now + HEARTBEAT
         if self._trait_version != self._fold.version:
             due = min(due, self._next_snapshot)
-        if self._fold.owes_numbers:
+        if self._messages.owes_numbers:
             due = min(due, self._next_numbers)
         return max(now + 0.001, due)
 
@@ -257,7 +262,7 @@ class ProgramView:
             self._widget.snapshot = picture
 
     def _picture(self) -> dict[str, Any]:
-        return self._with_facts(self._fold.snapshot())
+        return self._with_facts(self._messages.snapshot())
 
     def _with_facts(self, message: dict[str, Any]) -> dict[str, Any]:
         """A delta or snapshot, whose head also says what the fold does not know."""
@@ -291,7 +296,7 @@ class ProgramView:
         if content["k"] == "ends":
             with self._lock:
                 row, number = number_in(content, "row"), number_in(content, "seg")
-                return {"ends": self._fold.text_ends(row, number)}
+                return {"ends": self._messages.text_ends(row, number)}
         if self.source is None:
             raise SgnbError("This view has no run to ask.")
         with self._lock:
@@ -301,10 +306,10 @@ class ProgramView:
     def _details(self, content: Mapping[str, Any]) -> dict[str, Any] | None:
         """The token that a question names: by its prompt text, or by its generation."""
         if "row" in content:
-            return self._fold.prompt_token(
+            return self._messages.prompt_token(
                 number_in(content, "row"), number_in(content, "seg"), place_in(content)
             )
-        return self._fold.token(str(content.get("rid", "")), place_in(content))
+        return self._messages.token(str(content.get("rid", "")), place_in(content))
 
     def _on_message(self, _widget: object, content: Any, _buffers: object) -> None:
         kind = content.get("k") if isinstance(content, dict) else None

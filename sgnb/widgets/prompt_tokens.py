@@ -1,8 +1,8 @@
 """Which tokens of a prompt a row's text is, and how many of them were reused: for its cost line, its shade, its inspector.
 
-Notebook process; used by ``widgets.fold``. What the engine tells of a prompt (``messages.PromptText``) is one string with
-the template's texts between the program's; the rows' texts are found in it one after another. A text that is not found, as
-where a template rewrites it, has no cost line. Pure.
+Notebook process; used by ``widgets.program_rows`` and ``widgets.fold_messages``. What the engine tells of a prompt
+(``messages.PromptText``) is one string with the template's texts between the program's; the rows' texts are found in it one
+after another. A text that is not found, as where a template rewrites it, has no cost line. Pure.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from sgnb.messages import PromptText
 from sgnb.runtime import events as ev
 from sgnb.widgets.bundle import STATIC, join_modules
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.fold_messages import FoldMessages
 
 FINDINGS = [
     '`form["file"]` raises KeyError when the field is missing, so a bad request becomes a 500. '
@@ -207,17 +208,21 @@ def review(*, finished: bool = True, arms: int = 3, logprobs: bool = True, graph
     return script
 
 
-def fold_of(script: Script) -> ProgramFold:
+def messages_of(script: Script) -> FoldMessages:
     fold = ProgramFold(times=True)
     fold.feed(script.log.since(0))
-    return fold
+    return FoldMessages(fold)
 
 
-def ends_of(fold: ProgramFold) -> dict[str, list[int]]:
+def snapshot_of(script: Script) -> dict[str, Any]:
+    return messages_of(script).snapshot()
+
+
+def ends_of(told: FoldMessages) -> dict[str, list[int]]:
     """Where the tokens of every prompt text end, as the kernel answers: ``"row.segment"`` → ends."""
     return {
-        f"{row}.{number}": fold.text_ends(row, number)
-        for row, shown in enumerate(fold.rows)
+        f"{row}.{number}": told.text_ends(row, number)
+        for row, shown in enumerate(told.fold.rows)
         for number, segment in enumerate(shown.segments)
         if segment.prompt is not None
     }

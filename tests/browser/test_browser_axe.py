@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
-from program_page import Script, fold_of, open_program, review
+from program_page import Script, open_program, review, snapshot_of
 from view_page import THEMES, axe, open_view, use_theme
 
 import sgnb
@@ -92,7 +92,7 @@ def failed_run() -> Script:
 def test_the_program_view_has_no_accessibility_faults(browser: Browser, form: str) -> None:
     arms = {"tabs": 5, "table": 9}.get(form, 3)
     script = failed_run() if form == "failed" else review(arms=arms, finished=form != "running")
-    page = open_program(browser, fold_of(script).snapshot(), shade="probability")
+    page = open_program(browser, snapshot_of(script), shade="probability")
     found = {"shaded": faults_in_themes(page, ".sgnb-program")}
     if form != "table":
         page.locator(".sgnb-model:visible").first.focus()
@@ -129,9 +129,7 @@ CLICKABLE = """() => {
 def test_what_a_pointer_reaches_a_key_reaches(browser: Browser, kind: str) -> None:
     """Every thing that answers a click is a control of its own, or lies in one that takes keys; each is named."""
     page = (
-        open_program(browser, fold_of(review(arms=9)).snapshot())
-        if kind == "program"
-        else open_kind(browser, kind)
+        open_program(browser, snapshot_of(review(arms=9))) if kind == "program" else open_kind(browser, kind)
     )
     page.emulate_media(reduced_motion="reduce")
     if kind not in ("graph", "program"):

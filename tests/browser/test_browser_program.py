@@ -9,7 +9,7 @@ from typing import Any
 import nbformat
 import pytest
 from playwright.sync_api import Browser, Page
-from program_page import FINDINGS, Script, ends_of, fold_of, open_program, review
+from program_page import FINDINGS, Script, ends_of, messages_of, open_program, review, snapshot_of
 
 from sgnb.errors import RequestError, SourcePosition
 from sgnb.runtime import events as ev
@@ -182,7 +182,7 @@ def boxes(page: Page, selector: str) -> list[dict[str, float]]:
     ("width", "layout"), [(1180, "columns"), (760, "columns"), (700, "tabs"), (480, "tabs"), (320, "tabs")]
 )
 def test_nothing_is_cut_in_any_width(browser: Browser, width: int, layout: str, dark: bool) -> None:
-    page = open_program(browser, fold_of(review()).snapshot(), width=width, dark=dark)
+    page = open_program(browser, snapshot_of(review()), width=width, dark=dark)
     assert page.locator(".sgnb-fork").get_attribute("data-layout") == layout
     root = boxes(page, ".sgnb-program")[0]
     for box in boxes(page, ".sgnb-program button:visible, .sgnb-cost-rest:visible, .sgnb-option:visible"):
@@ -198,7 +198,7 @@ def test_nothing_is_cut_in_any_width(browser: Browser, width: int, layout: str, 
 
 
 def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
-    page = open_program(browser, fold_of(review(arms=5)).snapshot())
+    page = open_program(browser, snapshot_of(review(arms=5)))
     tabs = page.get_by_role("tab")
     assert [tabs.nth(i).get_attribute("aria-label") for i in range(5)] == [
         f"branch {i}, done" for i in range(5)
@@ -208,7 +208,7 @@ def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
     assert tabs.nth(1).get_attribute("aria-selected") == "true"
     assert FINDINGS[1][:30] in page.get_by_role("tabpanel").inner_text()
     page.close()
-    page = open_program(browser, fold_of(review(arms=9)).snapshot())
+    page = open_program(browser, snapshot_of(review(arms=9)))
     rows = page.locator(".sgnb-arms tbody tr[data-lane]")
     assert rows.count() == 9
     assert "severity high 0.91" in rows.nth(1).inner_text()
@@ -236,7 +236,7 @@ def test_nested_forks_are_tabs_inside_their_branch(browser: Browser) -> None:
         for inner in range(2):
             script.gen(10 + 2 * index + inner, "x", f"inner {index} {inner}", 4, prompt=(3, 9))
     script.finish()
-    page = open_program(browser, fold_of(script).snapshot())
+    page = open_program(browser, snapshot_of(script))
     assert page.locator(".sgnb-fork").first.get_attribute("data-layout") == "columns"
     inner = page.locator(".sgnb-arm .sgnb-fork")
     assert [inner.nth(i).get_attribute("data-layout") for i in range(2)] == ["tabs", "tabs"]
@@ -245,7 +245,7 @@ def test_nested_forks_are_tabs_inside_their_branch(browser: Browser) -> None:
 
 
 def test_shades_legend_and_tokens_by_keyboard(browser: Browser) -> None:
-    page = open_program(browser, fold_of(review()).snapshot())
+    page = open_program(browser, snapshot_of(review()))
     assert page.locator(".sgnb-program-legend").is_hidden()
     text = page.locator(".sgnb-rows").inner_text()
     page.get_by_role("radio", name="Probability").click()
@@ -293,8 +293,8 @@ def test_what_was_reused_of_prompts_is_shaded_and_inspected(browser: Browser) ->
         script.turn(state, "user", "five six", 4)
         script.gen(state, "x", "said", 5, prompt=(cached, 8))
     script.finish()
-    fold = fold_of(script)
-    page = open_program(browser, fold.snapshot(), ends=ends_of(fold))
+    told = messages_of(script)
+    page = open_program(browser, told.snapshot(), ends=ends_of(told))
     lines = page.locator(".sgnb-prompt-cost:visible")
     assert [line.split("\n")[0] for line in lines.all_inner_texts()] == ["3 of 4 tokens reused"]
     before = page.locator(".sgnb-rows").inner_text()
@@ -320,7 +320,7 @@ def test_what_was_reused_of_prompts_is_shaded_and_inspected(browser: Browser) ->
 
 
 def test_settings_of_lab_hold_where_the_reader_has_chosen_nothing(browser: Browser) -> None:
-    page = open_program(browser, fold_of(review()).snapshot())
+    page = open_program(browser, snapshot_of(review()))
     text = page.locator(".sgnb-rows").inner_text()
     told = """shared => {
       globalThis[Symbol.for("sgnb.settings")] = shared;
@@ -341,9 +341,9 @@ def test_settings_of_lab_hold_where_the_reader_has_chosen_nothing(browser: Brows
 def test_the_text_of_another_moment_and_back(browser: Browser) -> None:
     """While the playhead is not at live an earlier picture stands there; what comes meanwhile is shown at live."""
     live, past = review(), review(finished=False)
-    page = open_program(browser, fold_of(live).snapshot())
+    page = open_program(browser, snapshot_of(live))
     text = page.locator(".sgnb-rows").inner_text()
-    page.evaluate("past => { window.past = past; }", fold_of(past).snapshot())
+    page.evaluate("past => { window.past = past; }", snapshot_of(past))
     page.evaluate("() => window.scrub(true)")
     page.locator(".sgnb-shown-at", has_text="shown at step 1\u2009171").wait_for()
     assert page.locator(".sgnb-word").inner_text() == "Running"
@@ -359,7 +359,7 @@ def test_the_text_of_another_moment_and_back(browser: Browser) -> None:
 
 
 def test_without_probabilities_the_legend_says_how_to_get_them(browser: Browser) -> None:
-    page = open_program(browser, fold_of(review(logprobs=False)).snapshot(), shade="probability")
+    page = open_program(browser, snapshot_of(review(logprobs=False)), shade="probability")
     assert (
         page.locator(".sgnb-program-legend").inner_text()
         == "Run with %%sgl --logprobs 5 to see probabilities."
@@ -377,7 +377,7 @@ def test_a_failed_run_keeps_its_text_and_says_what_was_not_run(browser: Browser)
     )
     script.log.append(ev.StateFailed(1, error))
     script.finish("failed", error)
-    page = open_program(browser, fold_of(script).snapshot())
+    page = open_program(browser, snapshot_of(script))
     row = page.locator('.sgnb-row[data-state="failed"]').last
     assert "schema Verdict is not valid JSON Schema" in row.inner_text()
     assert FINDINGS[2][:60] in page.locator(".sgnb-arm").nth(2).inner_text()
@@ -399,7 +399,7 @@ def held(page: Page) -> tuple[float, float]:
 @pytest.mark.widget
 def test_F73_a_view_that_is_made_again_and_again_leaves_nothing(browser: Browser) -> None:
     """A cell that runs over and over, an output that is cloned or cleared while its run goes on."""
-    page = open_program(browser, fold_of(review(finished=False)).snapshot())
+    page = open_program(browser, snapshot_of(review(finished=False)))
     page.evaluate("() => window.scrub(false)")
     cycle = """count => { for (let i = 0; i < count; i++) {
       window.unmount(); window.mount();
@@ -426,7 +426,7 @@ def test_F66_F68_hostile_text_makes_no_element_and_no_request(browser: Browser) 
     script.log.append(ev.HostNote(BAD))
     script.log.append(ev.StateFailed(3, RequestError(BAD)))
     script.finish("failed", RequestError(BAD))
-    page = open_program(browser, fold_of(script).snapshot(), shade="probability")
+    page = open_program(browser, snapshot_of(script), shade="probability")
     page.locator(".sgnb-model").first.focus()
     page.keyboard.press("Enter")
     page.locator(".sgnb-inspector:visible").wait_for()
@@ -442,14 +442,14 @@ def test_five_thousand_tokens_a_second_stay_within_the_frame(browser: Browser) -
     """Thirty flushes a second of 167 tokens each, for four seconds' worth: the text is complete, a frame is short."""
     script = Script(logprobs=False)
     rid = script.start(1, "story", 2, limit=100_000)
-    fold = fold_of(script)
-    page = open_program(browser, fold.snapshot())
+    told = messages_of(script)
+    page = open_program(browser, told.snapshot())
     deltas = []
     for number in range(120):
         words = " ".join(f"w{number}.{i}" for i in range(166)) + "\n"
         script.log.append(ev.GenDelta(rid, words, 167))
-        fold.feed(script.log.since(fold.next_seq))
-        deltas.append(fold.delta())
+        told.fold.feed(script.log.since(told.fold.next_seq))
+        deltas.append(told.delta())
     spent = page.evaluate(
         """async deltas => {
           const spent = [];
@@ -463,7 +463,7 @@ def test_five_thousand_tokens_a_second_stay_within_the_frame(browser: Browser) -
         }""",
         deltas,
     )
-    text = "".join(segment.text() for row in fold.rows for segment in row.segments)
+    text = "".join(segment.text() for row in told.fold.rows for segment in row.segments)
     assert page.locator(".sgnb-model").evaluate_all("nodes => nodes.map(n => n.textContent).join('')") == text
     print(json.dumps({"p50": spent[60], "p95": spent[114], "max": spent[-1]}))
     assert spent[60] < 16, "twice over on a busy machine; docs/benchmarks.md has the figures"

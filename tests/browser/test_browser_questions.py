@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from playwright.sync_api import Browser, Page
-from program_page import fold_of, open_program, review
+from program_page import open_program, review, snapshot_of
 from test_browser_axe import open_kind
 from view_page import open_view
 
@@ -57,7 +57,7 @@ def button(name: str) -> Callable[[Page], Any]:
 
 
 def test_questions_to_a_cell(browser: Browser) -> None:
-    page = open_program(browser, fold_of(review()).snapshot())
+    page = open_program(browser, snapshot_of(review()))
     hand = Hand(page)
     hand.see(".sgnb-cost", "24 tok", "0.38 s")  # What did this gen cost?
     hand.see(".sgnb-cost", "312 of 340 tokens reused")  # How much was cached?

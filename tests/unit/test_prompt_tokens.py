@@ -10,6 +10,7 @@ from sgnb.engine.tokenizer import prompt_text
 from sgnb.messages import BatchOutput, Finish, Fork, PromptText, ReqOutput, RequestMeta
 from sgnb.runtime import events as ev
 from sgnb.widgets.fold import ProgramFold
+from sgnb.widgets.fold_messages import FoldMessages
 from sgnb.widgets.prompt_tokens import ends_in_units, find_texts
 from sgnb.widgets.static import html_of, text_of
 
@@ -125,7 +126,8 @@ def log_of(*, fork: bool = True) -> ev.EventLog:
 def test_a_row_before_a_fork_says_what_was_computed_of_it_once() -> None:
     fold = ProgramFold(times=False)
     fold.feed(log_of().since(0))
-    rows = fold.snapshot()["rows"]
+    page = FoldMessages(fold)
+    rows = page.snapshot()["rows"]
     assert rows[0]["prompt"] == {
         "cached": 0,
         "prompt": 10,
@@ -140,21 +142,22 @@ def test_a_row_before_a_fork_says_what_was_computed_of_it_once() -> None:
     assert arm["segs"][0]["reused"] == 0
     assert "[0 of 10 tokens reused]" in text_of(fold)
     assert "<td>0 of 10 tokens reused</td>" in html_of(fold)
-    token = fold.prompt_token(0, 0, 3)
+    token = page.prompt_token(0, 0, 3)
     assert token == {"rid": "r2", "position": 3, "reused": False, "count": 10, "more": []}
-    assert fold.prompt_token(0, 0, 10) is None
-    assert fold.prompt_token(5, 0, 0) is None
-    assert fold.text_ends(0, 0) == list(range(1, 11))
-    assert fold.text_ends(-1, 0) == []
+    assert page.prompt_token(0, 0, 10) is None
+    assert page.prompt_token(5, 0, 0) is None
+    assert page.text_ends(0, 0) == list(range(1, 11))
+    assert page.text_ends(-1, 0) == []
 
 
 def test_deltas_carry_it_as_snapshots_do() -> None:
     log = log_of().since(0)
     fold = ProgramFold(times=False)
     fold.feed(log[:-1])
-    fold.snapshot()
+    page = FoldMessages(fold)
+    page.snapshot()
     fold.feed(log[-1:])
-    rows = dict(fold.delta()["rows"])
+    rows = dict(page.delta()["rows"])
     assert rows[0]["prompt"]["computed"] == "10 computed"
 
 

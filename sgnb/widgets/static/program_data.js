@@ -1,5 +1,5 @@
 // The document of a program view and what is computed of it: applying deltas, how branches are laid out, which tokens are
-// shaded, what a click on text means. Pure: no elements, no clock. The words of a run come from the kernel (fold.py).
+// shaded, what a click on text means. Pure: no elements, no clock. The words of a run come from the kernel (fold_data.py).
 
 import { count, HIDDEN } from "./format.js";
 
