@@ -32,5 +32,8 @@ store.engineState = "running";
 store.load(script.picture);
 window.script = script;
 window.scenarios = { batch, long };
-window.feed = () => { store.feedEvents(script.events, {time: script.time}); store._tell("data"); };
+window.feed = () => {
+  if (!store.feedEvents(script.events, {time: script.time})) throw new Error("the script tells what no engine tells");
+  store._tell("data");
+};
 window.feed();

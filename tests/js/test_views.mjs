@@ -15,7 +15,7 @@ import { cast, large, Script } from "./scenario.mjs";
 function stateOf(script) {
   const store = new Store("test/views");
   store.load(script.picture);
-  store.feedEvents(script.events, { time: script.time });
+  assert.ok(store.feedEvents(script.events, { time: script.time }));
   return store;
 }
 

@@ -96,7 +96,7 @@ export function batch({ far = 50 } = {}) {
   const short = { rid: "c1.w", what: "deferred", reason: "kv", unit: "slots", needs: 680, has: 412 };
   step(dec("c1.s", "c1.t1", "c1.r", "c1.x"), { notes: [{ rid: "c1.t0", what: "retracted", reason: "kv_full", unit: "slots", needs: 9, has: 3 }, short] });
   for (let i = 0; i < 7; i++) step(dec("c1.s", "c1.t1", "c1.r", "c1.x"), { notes: [short] });
-  state("c1.t0", "admitted", { prompt_tokens: 432, cached_tokens: 432, match: { matched: 440, node: 0, cause: "hit" } });
+  state("c1.t0", "admitted", { prompt_tokens: 432, cached_tokens: 312, match: { matched: 440, node: 0, cause: "hit" } });
   step([...dec("c1.s", "c1.t1", "c1.r", "c1.x"), pre("c1.t0", 12, 440)], { notes: [short] });
   for (let i = 0; i < 7; i++) step(dec("c1.s", "c1.t1", "c1.r", "c1.x", "c1.t0"), { notes: [short] });
   state("c1.r", "finished", { reason: "abort", completion_tokens: 40 });
@@ -118,7 +118,10 @@ export function long(steps, streams = 8) {
     const rows = live.map(rid => ({ rid, kind: "decode", tokens: 1, prefix: 50 + (i % 900) }));
     const notes = [];
     if (i % 100 === 0) {
-      if (live.length >= streams) s.state(live.shift(), String(made), "", "x", "finished", { reason: "stop" });
+      if (live.length >= streams) {
+        const rid = live.shift();
+        s.state(rid, rid.slice(4), "", "x", "finished", { reason: "stop" });
+      }
       for (let k = live.length; k < streams; k++) {
         const rid = `c1.r${++made}`;
         live.push(rid);
