@@ -8,9 +8,11 @@ from typing import Any
 
 import nbformat
 import pytest
-from playwright.sync_api import Browser, Page
-from view_page import data_of, open_view, use_theme
+from playwright.sync_api import Browser
+from view_page import data_of, misfits, open_view, use_theme
 
+from sgnb import assistant, function, gen, select, system, user
+from sgnb.runtime.explain import explain_data
 from sgnb.widgets.bundle import script_of
 
 BAD = '<img src=x onerror="window.broken=1"><svg onload="window.broken=1">\u202e'
@@ -100,44 +102,44 @@ def test_views_are_live_and_share_playhead_and_selection(lab: Any, notebook: str
     lab.check_clean()
 
 
-@pytest.mark.parametrize("kind", ["tree", "kv"])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_views_fit_every_width(browser: Browser, kind: str, dark: bool) -> None:
-    page = open_view(browser, kind, dark=dark)
-    page.evaluate("() => store.select({kind: 'request', id: 'c1.r11'})")
-    for width in (1180, 700, 480, 340):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function(
-            "wide => document.querySelector('.sgnb-view').dataset.width === wide",
-            arg="wide" if width >= 900 else "middle" if width >= 560 else "narrow",
-        )
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-        assert clipped(page) == []
+@function
+def reviews(s: Any, diff: str) -> None:
+    s += system("You review pull requests for a Python web service. Be brief and concrete. " + diff)
+    branches = s.fork(3)
+    for branch, angle in zip(branches, ["correctness", "security", "performance"], strict=True):
+        branch += user("Review the diff above for " + angle + " only.")
+        branch += assistant(gen("finding", max_tokens=120, stop="\n\n"))
+        branch += select("severity", ["high", "medium", "low"])
+    branches.join()
+    s += user("Decide: merge, revise or reject.") + assistant(gen("verdict", max_tokens=64))
+
+
+@pytest.mark.parametrize("kind", ["tree", "kv", "timeline", "graph"])
+def test_views_fit_every_width(browser: Browser, kind: str) -> None:
+    """Live with a choice, at an earlier step, and as a table; with the drawer where there is one."""
+    data = explain_data(reviews, "a diff") if kind == "graph" else None
+    page = open_view(browser, kind, scenario="batch()" if kind == "timeline" else "cast()", data=data)
+    forms = {
+        "live": "() => store.select({kind: 'request', id: 'c1.r11'})",
+        "earlier": "() => store.goToStep(store.step - 5)",
+        "table": '() => document.querySelector(\'.sgnb-view [data-value="table"], [data-value="code"]\').click()',
+    }
+    for form, change in forms.items():
+        page.evaluate(change)
+        for width in (1180, 860, 700, 480, 320):
+            page.set_viewport_size({"width": width, "height": 900})
+            page.wait_for_function(
+                "wide => document.querySelector('.sgnb-view').dataset.width === wide",
+                arg="wide" if width >= 900 else "middle" if width >= 560 else "narrow",
+            )
+            assert misfits(page) == [], (form, width)
+            details = page.get_by_role("button", name="Details", exact=True)
+            if details.count() and details.is_visible():
+                details.click()
+                assert misfits(page) == [], (form, width, "drawer")
+                details.click()
     assert page.errors == []  # type: ignore[attr-defined]
     page.close()
-
-
-def clipped(page: Page) -> list[str]:
-    """Visible buttons, inputs and switches that stand out of the view or over one another."""
-    return list(
-        page.evaluate(
-            """() => {
-              const host = document.querySelector('.sgnb-view').getBoundingClientRect();
-              const seen = [...document.querySelectorAll('.sgnb-topbar button, .sgnb-topbar input, .sgnb-topbar select')]
-                .filter(node => node.offsetParent).map(node => [node, node.getBoundingClientRect()]);
-              const out = [];
-              for (const [node, box] of seen) {
-                if (box.right > host.right + 1) out.push(`${node.textContent || node.className} is cut`);
-                for (const [other, b] of seen) {
-                  if (other === node) continue;
-                  if (box.left < b.right - 1 && b.left < box.right - 1 && box.top < b.bottom - 1 && b.top < box.bottom - 1)
-                    out.push(`${node.className} over ${other.className}`);
-                }
-              }
-              return out;
-            }"""
-        )
-    )
 
 
 def test_F67_scripts_in_text_stay_text(browser: Browser) -> None:

@@ -118,3 +118,61 @@ def open_view(
 def data_of(page: Page) -> dict[str, Any]:
     """The view's data attributes."""
     return dict(page.evaluate("() => ({...document.querySelector('.sgnb-view').dataset})"))
+
+
+MISFITS = """() => {
+  const host = document.querySelector('.sgnb-view');
+  const frame = host.getBoundingClientRect();
+  const apart = '.sgnb-live-region, .sgnb-tooltip, dialog'; // over the rest by intent, or never seen
+  const controls = ['BUTTON', 'INPUT', 'SELECT'];
+  const words = node => [...node.childNodes].some(child => child.nodeType === 3 && child.data.trim());
+  const name = node => `${node.className || node.tagName} "${(node.textContent || node.value || '').trim().slice(0, 40)}"`;
+  const out = new Set();
+  const places = [];
+  for (const node of host.querySelectorAll('*')) {
+    if (node.closest(apart) || !node.checkVisibility({ visibilityProperty: true })) continue;
+    const control = controls.includes(node.tagName);
+    if (!control && !words(node)) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    const { left, right, top, bottom } = (control ? node : range).getBoundingClientRect();
+    if (right - left < 1 || bottom - top < 1) continue;
+    const seen = { left, right, top, bottom };
+    let scrolls = false;
+    for (let box = node; box && box !== document.body; box = box.parentElement) {
+      const style = getComputedStyle(box);
+      if (style.overflowX === 'visible' && style.overflowY === 'visible') continue;
+      const edge = box.getBoundingClientRect();
+      scrolls ||= box !== host;
+      for (const [side, most] of [['left', Math.max], ['top', Math.max], ['right', Math.min], ['bottom', Math.min]])
+        seen[side] = most(seen[side], edge[side]);
+    }
+    if ((left < frame.left - 1 || right > frame.right + 1) && !scrolls) out.add(`${name(node)} is out of the view`);
+    const own = getComputedStyle(node);
+    const short = own.overflowX === 'hidden' && own.textOverflow !== 'ellipsis';
+    if ((short || node.tagName === 'BUTTON') && node.scrollWidth > node.clientWidth + 1) out.add(`${name(node)} is cut`);
+    const box = node.getBoundingClientRect();
+    if (control && (box.width < 20 || box.height < 20)) out.add(`${name(node)} is too small`);
+    if (seen.right - seen.left > 1 && seen.bottom - seen.top > 1) places.push([node, seen]);
+  }
+  places.forEach(([node, a], index) => {
+    for (const [other, b] of places.slice(index + 1)) {
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 2 && high > 3 && !node.contains(other)) out.add(`${name(node)} lies over ${name(other)}`);
+    }
+  });
+  if (document.documentElement.scrollWidth > innerWidth) out.add('the page scrolls sideways');
+  return [...out];
+}"""
+
+
+def misfits(page: Page) -> list[str]:
+    """Words and controls of the view that are cut, out of it, too small to hit, or over one another, once it is drawn."""
+    found: list[str] = []
+    for _ in range(30):  # a view lays itself out anew a frame or two after its width changed
+        found = page.evaluate(MISFITS)
+        if not found:
+            break
+        page.wait_for_timeout(100)
+    return found
