@@ -22,6 +22,7 @@ from sgnb import controls as control
 from sgnb.backends.base import Backend
 from sgnb.backends.engine import Engine
 from sgnb.errors import Cancelled, SgnbError, a_type_of
+from sgnb.grammars_ahead import compile_ahead
 from sgnb.interrupts import InterruptGate, StoppedByUser
 from sgnb.lang.passes import PASSES
 from sgnb.run_source import RunSource
@@ -132,7 +133,9 @@ class CellRun:
             run.log.append(HostNote(self._note))
         if self._options.defaults.get("return_logprob"):  # its tokens can be inspected, and forked from
             run.core.kept_states = []
-        self._output.begin(run.log, run.cancel, RunSource(run.core, self._shell.user_ns))
+        source = RunSource(run.core, self._shell.user_ns)
+        self._output.begin(run.log, run.cancel, source)
+        compile_ahead(run.log, self._shell.user_ns, source.engine)
         return run
 
     def drive(self) -> None:

@@ -127,6 +127,18 @@ class HostNote(msgspec.Struct, frozen=True):
     line: int = 0
 
 
+class GrammarReady(msgspec.Struct, frozen=True):
+    """A constraint of a later generation is compiled, before that generation began.
+
+    ``argument`` and ``source`` are those of its ``gen`` as the program writes them (``json_schema``, ``Verdict``), as in
+    ``ir.GenPart.params``; ``seconds``: what compiling took, whenever that was.
+    """
+
+    argument: str
+    source: str
+    seconds: float
+
+
 class RunFinished(msgspec.Struct, frozen=True):
     """The last event. ``status``: finished, stopped (by the user) or failed."""
 
@@ -150,6 +162,7 @@ Event = (
     | GenFailed
     | StateFailed
     | HostNote
+    | GrammarReady
     | RunFinished
 )
 

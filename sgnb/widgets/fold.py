@@ -91,6 +91,8 @@ class ProgramFold:
         self._noted: set[str] = set()
         self._shown_errors: set[str] = set()
         self._line = 0
+        self._grammars: dict[tuple[str, str], float | None] = {}
+        """Seconds that compiling took, of each constraint that is ready before its generation: ``ev.GrammarReady``."""
         self._pending: tuple[object, list[dict[str, str]]] = (None, [])
         self.version = 0
 
@@ -144,6 +146,8 @@ class ProgramFold:
                 self._lane_of(state).failed = self._lane_of(state).number > 0
             case ev.HostNote(text=text, line=line):
                 self._note(text, line)
+            case ev.GrammarReady(argument=argument, source=source, seconds=seconds):
+                self._grammars[argument, source] = seconds if self.times else None
             case ev.RunFinished():
                 self._end(event)
 
@@ -392,7 +396,8 @@ class ProgramFold:
             return []
         arms = next((row.arms for row in reversed(self.rows) if row.kind == "fork"), [])
         waits = tuple(self.lanes[arm].name for arm in arms if not self.lanes[arm].over())
-        key = (self._line, waits)
+        key = (self._line, waits, len(self._grammars))
         if self._pending[0] != key:
-            self._pending = (key, steps_after(self.started.graph, Progress(self._line, waits)))
+            progress = Progress(self._line, waits, self._grammars)
+            self._pending = (key, steps_after(self.started.graph, progress))
         return self._pending[1]

@@ -6,7 +6,8 @@ to come while its line lies beyond every line the run has reached. Pure; nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sgnb.lang import ir
@@ -27,10 +28,15 @@ IN_PYTHON = "runs in Python"
 
 
 class Progress(NamedTuple):
-    """How far a run is: the last line it reached, and the branches of its newest fork that are under way."""
+    """How far a run is: the last line it reached, and the branches of its newest fork that are under way.
+
+    ``grammars``: constraints that are compiled, by argument and source as in ``ir.GenPart.params``, with the seconds that
+    took; None: times are not shown.
+    """
 
     line: int
     waits: tuple[str, ...] = ()
+    grammars: Mapping[tuple[str, str], float | None] = MappingProxyType({})
 
 
 def steps_after(graph: object, progress: Progress) -> list[dict[str, str]]:
@@ -38,7 +44,7 @@ def steps_after(graph: object, progress: Progress) -> list[dict[str, str]]:
     rest."""
     if not isinstance(graph, ir.Graph):
         return []
-    rows = [row for at, row in _rows(graph.nodes) if at > progress.line]
+    rows = [row for at, row in _rows(graph.nodes, progress) if at > progress.line]
     joined = False
     for row in rows:
         if row["role"] == "join":
@@ -68,11 +74,11 @@ def _row(role: str, text: str, note: str) -> dict[str, str]:
     return {"role": role, "text": words.visible(shown), "note": note}
 
 
-def _rows(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(nodes: Iterable[ir.Node], progress: Progress) -> Iterator[tuple[int, dict[str, str]]]:
     for node in nodes:
         line = node.span.line
         if isinstance(node, ir.Append):
-            yield from _append_rows(node)
+            yield from _append_rows(node, progress)
         elif isinstance(node, ir.Host):
             yield line, _row("", _first_line(node.source), f"line {line}, {IN_PYTHON}")
         elif isinstance(node, ir.Fork):
@@ -81,19 +87,19 @@ def _rows(nodes: Iterable[ir.Node]) -> Iterator[tuple[int, dict[str, str]]]:
             yield line, _row("join", "", "")
         elif isinstance(node, ir.Loop):
             yield line, _row("", _first_line(node.head), f"line {line}, repeats what follows")
-            yield from _rows(node.body)
+            yield from _rows(node.body, progress)
         elif isinstance(node, ir.If):
             yield line, _row("", f"if {_first_line(node.test)}", f"line {line}, decided when it is reached")
-            yield from _rows((*node.body, *node.orelse))
+            yield from _rows((*node.body, *node.orelse), progress)
         elif isinstance(node, ir.Try):
-            yield from _rows((*node.body, *node.final))
+            yield from _rows((*node.body, *node.final), progress)
         elif isinstance(node, ir.Scope):
-            yield from _rows(node.body)
+            yield from _rows(node.body, progress)
         elif isinstance(node, ir.Call):
             yield line, _row("", f"{node.callee}(…)", f"line {line}, a program")
 
 
-def _append_rows(node: ir.Append) -> Iterator[tuple[int, dict[str, str]]]:
+def _append_rows(node: ir.Append, progress: Progress) -> Iterator[tuple[int, dict[str, str]]]:
     """One row a turn of the append; generations stand in it by name."""
     line = node.span.line
     role, text, notes = "", "", []
@@ -108,7 +114,9 @@ def _append_rows(node: ir.Append) -> Iterator[tuple[int, dict[str, str]]]:
                 notes.append(f"line {line}, {IN_PYTHON}")
         elif isinstance(part, ir.GenPart):
             text += part.name or "gen"
-            notes += [n for n in ("not started", _shape(part), _limit(part)) if n and n not in notes]
+            notes += [
+                n for n in ("not started", _shape(part, progress), _limit(part)) if n and n not in notes
+            ]
         elif isinstance(part, ir.SelectPart):
             text += part.name or "select"
             choices = scoring_words(part.options).removeprefix("scoring ") if part.options else ""
@@ -120,14 +128,23 @@ def _append_rows(node: ir.Append) -> Iterator[tuple[int, dict[str, str]]]:
         yield line, _row(role, text, words.DOT.join(notes))
 
 
-def _shape(part: ir.GenPart) -> str:
-    """``JSON schema Verdict``, ``regex``: what the output must be, as the program names it."""
+def _shape(part: ir.GenPart, progress: Progress) -> str:
+    """``JSON schema Verdict, grammar ready (compiled in 84 ms)``, ``regex``: what the output must be, as the program names
+    it, and whether its grammar is compiled."""
     params = dict(part.params)
     for name, word in SHAPES.items():
         if name in params:
             source = params[name]
-            return f"{word} {source}" if source.isidentifier() else word
+            said = f"{word} {source}" if source.isidentifier() else word
+            return said + _grammar(progress, (name, source))
     return ""
+
+
+def _grammar(progress: Progress, key: tuple[str, str]) -> str:
+    if key not in progress.grammars:
+        return ""
+    seconds = progress.grammars[key]
+    return ", grammar ready" + ("" if seconds is None else f" (compiled in {words.duration(seconds)})")
 
 
 def _limit(part: ir.GenPart) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import random
 
 import pytest
 from program_logs import a_log, fold_of, forked, messages_of, snapshot_of
 
+from sgnb.lang.frontend.graph import parse_program
 from sgnb.runtime import events as ev
 from sgnb.widgets import fold_data
 from sgnb.widgets.fold import ProgramFold
@@ -138,10 +140,6 @@ def test_summary_splits_the_time_where_times_are_shown(monkeypatch: pytest.Monke
 
 
 def test_steps_to_come_are_read_off_the_graph() -> None:
-    import ast
-
-    from sgnb.lang.frontend.graph import parse_program
-
     source = (
         's += user(f"Hi {who}")\n'
         's += assistant(gen("a", max_tokens=64))\n'
@@ -304,10 +302,6 @@ def test_tokens_know_their_part_of_the_text_also_across_characters() -> None:
 
 
 def test_what_waits_for_a_join_is_said() -> None:
-    import ast
-
-    from sgnb.lang.frontend.graph import parse_program
-
     source = (
         "\n"
         "forks = s.fork(2)\n"
@@ -329,6 +323,28 @@ def test_what_waits_for_a_join_is_said() -> None:
         ("user", "{merged}", ""),
         ("assistant", "verdict", "not started · JSON schema Verdict · ≤\u200964 tok"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("times", "words"), [(True, ", grammar ready (compiled in 84 ms)"), (False, ", grammar ready")]
+)
+def test_a_step_to_come_says_that_its_grammar_is_ready(times: bool, words: str) -> None:
+    source = (
+        's += user("x") + assistant(gen("a", max_tokens=4))\n'
+        's += assistant(gen("verdict", json_schema=Verdict, max_tokens=64))\n'
+        's += assistant(gen("other", regex="[ab]", max_tokens=9))\n'
+    )
+    graph = parse_program(ast.parse(source), filename="cell", name="[1]")
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[1]", "1", "m", graph))
+    log.append(ev.GenQueued(1, "r", "a", 1, 4))
+    page = messages_of(log, times=times)
+    assert page.snapshot()["pending"][-2]["note"] == "not started · JSON schema Verdict · ≤\u200964 tok"
+    log.append(ev.GrammarReady("json_schema", "Verdict", 0.084))
+    page.fold.feed(log.since(page.fold.next_seq))
+    verdict, other = page.delta()["pending"][-2:]
+    assert verdict["note"] == f"not started · JSON schema Verdict{words} · ≤\u200964 tok"
+    assert other["note"] == "not started · regex · ≤\u20099 tok"
 
 
 def test_a_run_that_began_nothing_says_nothing_of_its_prompts() -> None:

@@ -15,8 +15,9 @@ from scheduler_rig import BYTES, Rig, alone
 from sgnb.engine.grammar import base
 from sgnb.engine.grammar.base import CompiledGrammar, GrammarBackend, GrammarError, GrammarState, Matcher
 from sgnb.engine.model_executor.stub_runner import STUB_EOS
+from sgnb.engine.scheduler import compile_ahead
 from sgnb.engine.scheduler.grammar_manager import THREADS
-from sgnb.messages import StepEvent, TokenTable
+from sgnb.messages import SchedulerControl, StepEvent, TokenTable
 
 
 class ListMatcher(Matcher):
@@ -42,6 +43,7 @@ class ListMatcher(Matcher):
 class ListGrammar(CompiledGrammar):
     def __init__(self, text: str, size: int) -> None:
         self.texts, self.size = text.encode().split(b"|"), size
+        self.seconds = 0.25
 
     def matcher(self) -> Matcher:
         return ListMatcher(self.texts)
@@ -374,3 +376,76 @@ def test_queue_limit_counts_those_that_compile(backend):
     assert rig.told[rids[2]].finish.error.code == "queue_full"
     backend.hold.set()
     rig.drain()
+
+
+def test_compiling_ahead_is_answered_when_it_is_done_and_the_request_need_not_wait(backend):
+    rig = GrammarRig()
+    backend.hold.clear()
+    for text in ("yes|no", "bad"):
+        rig.scheduler.receive(
+            SchedulerControl(client=1, id=7, verb="compile_grammar", args={"kind": "regex", "text": text})
+        )
+    rig.scheduler.step()
+    assert not rig.replies
+    backend.hold.set()
+    deadline = time.monotonic() + 30
+    while len(rig.replies) < 2:
+        assert time.monotonic() < deadline
+        rig.news.wait(0.05)
+        rig.scheduler.step()
+    ready, refused = sorted(rig.replies, key=lambda reply: reply.error is not None)
+    assert ready.data == {"seconds": 0.25} and (ready.client, ready.id) == (1, 7)
+    assert refused.error.message == "it is bad"
+    told = rig.run(1, b"say: ", regex="yes|no", max_new_tokens=50)
+    assert told.finish.type == "grammar" and backend.compiled == ["yes|no", "bad"]
+    assert "compiling" not in {getattr(event, "state", "") for event in rig.events}
+    again = rig.ask("compile_grammar", kind="regex", text="yes|no")
+    assert again.data == ready.data, "what compiling took, not what it takes to look it up"
+
+
+def test_compiling_ahead_goes_on_when_a_request_for_it_ends(backend):
+    """Two others keep both threads: the one that is asked for ahead is not begun with."""
+    rig = GrammarRig()
+    backend.hold.clear()
+    for n in range(THREADS):
+        rig.decode(n, b"x", regex=f"k{n}", max_new_tokens=9)
+    rig.scheduler.receive(
+        SchedulerControl(client=1, id=7, verb="compile_grammar", args={"kind": "regex", "text": "later"})
+    )
+    rid = rig.decode(9, b"x", regex="later", max_new_tokens=9)
+    rig.scheduler.step()
+    rig.abort(rid)
+    rig.scheduler.step()
+    backend.hold.set()
+    rig.drain()
+    deadline = time.monotonic() + 30
+    while not rig.replies:
+        assert time.monotonic() < deadline
+        rig.news.wait(0.05)
+        rig.scheduler.step()
+    assert rig.replies[0].data["seconds"] == 0.25 and "later" in backend.compiled
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"kind": "poem", "text": "x"}, "kind must be one of"),
+        ({"kind": "regex", "text": 7}, "text a text"),
+        ({"kind": "regex", "text": "("}, "regex"),
+        ({"kind": "regex", "text": "a" * 5000}, "4,096"),
+    ],
+)
+def test_compiling_ahead_refuses_what_a_request_would_be_refused_for(backend, args, words):
+    reply = GrammarRig().ask("compile_grammar", **args)
+    assert words in reply.error.message and not backend.compiled
+
+
+def test_compiling_ahead_is_bounded(backend):
+    rig = GrammarRig()
+    backend.hold.clear()
+    for n in range(compile_ahead.MOST):
+        rig.scheduler.receive(
+            SchedulerControl(client=1, id=n, verb="compile_grammar", args={"kind": "regex", "text": f"k{n}"})
+        )
+    assert rig.ask("compile_grammar", kind="regex", text="one more").error.kind == "LimitError"
+    backend.hold.set()

@@ -72,6 +72,8 @@ class CompiledGrammar(ABC):
 
     size: int
     """Bytes, about."""
+    seconds: float = 0.0
+    """What compiling it took, the start of the library not among it."""
 
     @abstractmethod
     def matcher(self) -> Matcher:

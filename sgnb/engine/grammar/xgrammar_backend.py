@@ -75,12 +75,15 @@ class XGrammarBackend(GrammarBackend):
             if self._library is None:
                 self._load()
         worker.wait_warm()
+        began = time.monotonic()
         answer = worker.compile(constraint)
         try:
             compiled = self._library.CompiledGrammar.deserialize_json(answer, self._info)
         except Exception as error:
             raise GrammarError(f"the compiled {constraint.kind} cannot be read: {error}") from None
-        return _XGrammar(self._library, compiled, self._stop, self._texts)
+        made = _XGrammar(self._library, compiled, self._stop, self._texts)
+        made.seconds = time.monotonic() - began
+        return made
 
     def _load(self) -> None:
         try:

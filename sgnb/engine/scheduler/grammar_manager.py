@@ -34,6 +34,8 @@ THREADS = 2
 Outcome = CompiledGrammar | ErrorInfo
 Gate = Callable[[Constraint], ErrorInfo | None]
 """Refuses a constraint that could be compiled but not kept to the letter; asked before anything is compiled."""
+Told = Callable[[Outcome], None]
+"""Hears what came of a constraint."""
 
 
 def _open_gate(constraint: Constraint) -> ErrorInfo | None:
@@ -58,6 +60,8 @@ class GrammarManager:
         self._cached_bytes = 0
         self._waiting: dict[Constraint, list[Req]] = {}
         """Who waits for each that is wanted or being compiled."""
+        self._told: dict[Constraint, list[Told]] = {}
+        """Who asked for it ahead of any request, by ``prepare``."""
         self._wanted: dict[Constraint, None] = {}
         """What no thread has begun with, in the order of asking; it and its condition are all that threads share."""
         self._changed = threading.Condition()
@@ -73,6 +77,30 @@ class GrammarManager:
 
     def add(self, req: Req, constraint: Constraint) -> ErrorInfo | None:
         """Give a request its grammar now, or queue it until ``poll`` does. An error if it can have none."""
+        known = self._known(constraint)
+        if known is None:
+            self.queue.append(req)
+            self._want(constraint)
+            self._waiting[constraint].append(req)
+            return None
+        return self._give(req, known)
+
+    def prepare(self, constraint: Constraint, told: Told) -> None:
+        """Compile it though no request waits for it yet; ``told`` is called now, or by ``poll``."""
+        known = self._known(constraint)
+        if known is None:
+            self._told.setdefault(constraint, []).append(told)
+            self._want(constraint)
+        else:
+            told(known)
+
+    @property
+    def ahead(self) -> int:
+        """Constraints that are to be compiled, or are being, for ``prepare``."""
+        return len(self._told)
+
+    def _known(self, constraint: Constraint) -> Outcome | None:
+        """What came of it, or why it is not begun with; None: that will be seen."""
         if self._name not in BACKENDS or self._vocabulary is None:
             return ErrorInfo(
                 kind="RequestError",
@@ -80,22 +108,19 @@ class GrammarManager:
                 message=f"{constraint.kind} needs a grammar backend, and this engine has grammar_backend={self._name!r}",
                 hint='Launch with grammar_backend="xgrammar".',
             )
-        known = self._cache.get(constraint)
-        if known is not None:
+        if constraint in self._cache:
             self._cache.move_to_end(constraint)
-            return self._give(req, known[0])
-        refused = self.gate(constraint)
-        if refused is not None:
-            return refused
-        self.queue.append(req)
-        if constraint not in self._waiting:
-            self._waiting[constraint] = []
-            with self._changed:
-                self._wanted[constraint] = None
-                self._changed.notify()
-            self._start()
-        self._waiting[constraint].append(req)
-        return None
+            return self._cache[constraint][0]
+        return self.gate(constraint)
+
+    def _want(self, constraint: Constraint) -> None:
+        if constraint in self._waiting:
+            return
+        self._waiting[constraint] = []
+        with self._changed:
+            self._wanted[constraint] = None
+            self._changed.notify()
+        self._start()
 
     def drop(self, req: Req) -> None:
         """It ended: it waits no more. What is being compiled for it is kept all the same; what is not begun with is not,
@@ -104,7 +129,7 @@ class GrammarManager:
         assert req.constraint is not None, "only who has a constraint waits for a grammar"
         waiting = self._waiting[req.constraint]
         waiting.remove(req)
-        if not waiting:
+        if not waiting and req.constraint not in self._told:
             with self._changed:
                 if req.constraint in self._wanted:
                     del self._wanted[req.constraint], self._waiting[req.constraint]
@@ -122,6 +147,8 @@ class GrammarManager:
             self.compiled_total += 1
             if lasting:
                 self._keep(constraint, outcome)
+            for told in self._told.pop(constraint, []):
+                told(outcome)
             for req in self._waiting.pop(constraint, []):
                 self.queue.remove(req)
                 out.append((req, self._give(req, outcome)))

@@ -18,6 +18,7 @@ from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.req_kv import ReqKV
 from sgnb.engine.scheduler import control
 from sgnb.engine.scheduler.admission import bad_ids, join_refusal, refusal
+from sgnb.engine.scheduler.compile_ahead import compile_ahead
 from sgnb.engine.scheduler.joining import append_branches
 from sgnb.engine.scheduler.joint import Joined, before
 from sgnb.engine.scheduler.req import Req
@@ -292,5 +293,7 @@ class Intake:
     def _control(self, msg: SchedulerControl) -> None:
         if msg.verb == "defragment":
             self._scheduler.mover.ask(msg)  # not while a step runs: its slots must stay where they are
+        elif msg.verb == "compile_grammar":
+            compile_ahead(self._scheduler, msg)  # answered once it is compiled
         else:
             self._scheduler.send(control.answer(self._scheduler, msg))
