@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from sgnb.errors import RecordingError, SgnbError
+from sgnb.knobs import LIVE
 from sgnb.messages import (
     InputEvent,
     Numbered,
@@ -199,10 +200,7 @@ def picture_of(snapshot: Snapshot) -> dict[str, Any]:
         "slots": snapshot.max_total_tokens,
         "page_size": snapshot.args.page_size,
         "policy": snapshot.args.schedule_policy,
-        "settings": {
-            name: getattr(snapshot.args, name)
-            for name in ("schedule_policy", "chunked_prefill_size", "enable_mixed_chunk")
-        },
+        "settings": {name: getattr(snapshot.args, name) for name in LIVE},
         "nodes": [
             [
                 *(node.id, node.parent, node.start, node.length),

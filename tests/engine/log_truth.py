@@ -28,6 +28,8 @@ class LogTruth:
         self.holds: dict[str, int] = {}
         self.names: dict[str, str] = {}
         self.stats: dict[str, Any] = snapshot["stats"]
+        self.settings: dict[str, Any] = snapshot["settings"]
+        self.knobs: list[list[Any]] = []
         self.steps: list[dict[str, Any]] = []
         self.marks: list[list[Any]] = []
         self.requests: dict[str, dict[str, Any]] = {}
@@ -126,6 +128,20 @@ class LogTruth:
 
     def _take_stats(self, event: dict[str, Any]) -> None:
         self.stats = event
+
+    def _take_knob(self, event: dict[str, Any]) -> None:
+        self.settings = self.settings | event["knobs"] | {"objective": event["objective"]}
+        said = []
+        for name, value in event["knobs"].items():
+            shown = (
+                {True: "on", False: "off"}[value]
+                if isinstance(value, bool)
+                else "none"
+                if value is None
+                else value
+            )
+            said.append(f"{'Policy' if name == 'schedule_policy' else name} is now {shown}")
+        self.knobs.append([event["time"], event["step"], said])
 
     def _take_step(self, event: dict[str, Any]) -> None:
         self.step = event["step"]
@@ -311,6 +327,7 @@ class LogTruth:
             "holds": sorted([rid, node] for rid, node in self.holds.items()),
             "holders": self.holders(),
             "stats": self.stats,
+            "settings": self.settings,
         }
 
     def lists(self) -> dict[str, Any]:
@@ -351,6 +368,7 @@ class LogTruth:
                 for about in self.prompts
             ],
             "marks": self.marks,
+            "knobs": self.knobs,
         }
 
 

@@ -58,7 +58,9 @@ def load(engine: Engine) -> None:
         engine.generate(
             f"It is {clock} now. {'Be brief and concrete. ' * 4}", sampling_params={"max_new_tokens": 3}
         )
+    engine.set(schedule_policy="fcfs", chunked_prefill_size=32)
     engine.generate(prompts[:2], sampling_params={"max_new_tokens": 4, "ignore_eos": True})
+    engine.set(enable_mixed_chunk=True)
     engine.flush_cache()
     branches.run(topic="cache", backend=engine)
 
@@ -141,6 +143,7 @@ def test_the_run_has_what_the_views_must_tell(log: Log):
         "stats",
         "step",
         "kv",
+        "knob",
         *(f"radix {kind}" for kind in ("insert", "split", "evict", "flush", "lock", "unlock")),
         *(f"request {state}" for state in ("queued", "admitted", "first_token", "retracted", "finished")),
     }
@@ -170,6 +173,7 @@ def test_views_say_what_the_log_says(log: Log, answer: dict[str, Any]):
             key: (plain(shown[key]), known[key]) for key in known if plain(shown[key]) != known[key]
         } == {}
     assert plain(said["marks"]) == lists["marks"]
+    assert plain(said["knobs"]) == lists["knobs"]
     assert plain([row[:4] for row in said["prompts"]]) == lists["prompts"]
 
 

@@ -9,6 +9,7 @@ import { reasonOf, reasonOfTurn } from "../../sgnb/widgets/static/causes.js";
 import { CACHED, DECODE, FREE, PREFILL, SCORE, nameOf } from "../../sgnb/widgets/static/fold.js";
 import { changesOf, holdersOf, scanRuns } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
+import { knobWords } from "../../sgnb/widgets/static/timeline_words.js";
 import { recentlyGone } from "../../sgnb/widgets/static/tree_data.js";
 
 const KINDS = { [FREE]: "free", [PREFILL]: "prefill", [DECODE]: "decode", [CACHED]: "cached", [SCORE]: "score" };
@@ -43,6 +44,7 @@ function moment(store) {
     holders: holdersOf(state, history, runs).map(h => [h.rid, h.name, h.state, h.own, h.shared, h.prefill, h.decode]),
     changes: changesOf(store),
     stats: state.stats,
+    settings: state.settings,
   };
 }
 
@@ -86,6 +88,7 @@ function lists(store) {
       return [nameOf(r), r.prompt, r.cached, reason.word, reason.sentences, r.match.node ?? 0];
     }),
     marks: history.marks.map(m => [m.time, m.kind, m.rid, m.tokens, m.nodes]),
+    knobs: history.knobs.map(k => [k.time, k.step, knobWords(k)]),
     figures: history.figures.map(f => [f.time, f.gen_throughput ?? 0, f.num_running_reqs ?? 0, f.num_queue_reqs ?? 0, f.num_used_tokens ?? 0, f.num_cached_tokens ?? 0, f.cache_hit_rate ?? 0]),
   };
 }

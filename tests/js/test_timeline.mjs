@@ -7,6 +7,7 @@ import { Store } from "../../sgnb/widgets/static/store.js";
 import { burstStart, columnsOf, lanesIn, percentile, ratesOf, ticksOf, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";
 import { barsOf } from "../../sgnb/widgets/static/timeline_overview.js";
 import { runsOf } from "../../sgnb/widgets/static/timeline_steps.js";
+import { TimelineView } from "../../sgnb/widgets/static/timeline.js";
 import { aheadWords, decisionsOf, endWord, failedWords, knobWords, modesWords, placeOf, plain, policyAt, rowWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
 import { Script } from "./scenario.mjs";
 import { batch, long } from "./timeline_scenario.mjs";
@@ -293,4 +294,24 @@ test("going to a step shows that step, however short it was, and stepping visits
   store.stepBy(1);
   store.stepBy(1);
   assert.ok(store.isLive);
+});
+
+test("policy, chunk and mixed batches in the head are those of the moment that is shown", () => {
+  const script = new Script();
+  script.later(1).put({ t: "step", step: 1, mode: "decode", rows: [], time: script.time });
+  const before = script.time;
+  script.later(1).put({ t: "knob", step: 2, objective: "", knobs: { chunked_prefill_size: -1, enable_mixed_chunk: false } });
+  script.later(1).put({ t: "knob", step: 2, objective: "", knobs: { schedule_policy: "fcfs" } });
+  for (let i = 0; i < 450; i++) script.later(0.01).put({ t: "step", step: 2 + i, mode: "decode", rows: [], time: script.time });
+  const { store } = filled(script);
+  const facts = () => TimelineView.prototype.facts.call({ store });
+  assert.equal(facts(), "Policy fcfs · No chunking · Mixed batches off");
+  store.goTo(before);
+  assert.equal(facts(), "Policy lpm · Chunk 512 · Mixed batches on");
+  store.goTo(before + 1.5);
+  assert.equal(facts(), "Policy lpm · No chunking · Mixed batches off");
+  store.goTo(script.time - 0.1); // folded on from a later point
+  assert.equal(facts(), "Policy fcfs · No chunking · Mixed batches off");
+  store.goTo(before);
+  assert.equal(facts(), "Policy lpm · Chunk 512 · Mixed batches on");
 });

@@ -16,6 +16,7 @@ import numpy as np
 from sgnb.engine.mem_cache.base import IntArray
 from sgnb.engine.mem_cache.tree_node import TreeNode
 from sgnb.engine.scheduler.key_pictures import KeyPicture
+from sgnb.engine.scheduler.knobs import live_knobs
 from sgnb.engine.scheduler.step_events import runs_of
 from sgnb.errors import LimitError
 from sgnb.messages import SchedulerControl, SlotRun
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 MAX_NODES = 256
 MAX_NODE_BYTES = 4096
 MAX_RUNS = 400_000
-SETTINGS = ("schedule_policy", "chunked_prefill_size", "enable_mixed_chunk")
-"""Knobs that the timeline names in its head."""
 
 
 def last_seq(scheduler: Scheduler) -> int:
@@ -56,7 +55,7 @@ def _picture(scheduler: Scheduler, _msg: SchedulerControl | None = None) -> dict
         "slots": scheduler.allocator.size,
         "page_size": scheduler.allocator.page_size,
         "policy": scheduler.args.schedule_policy,
-        "settings": {name: getattr(scheduler.args, name) for name in SETTINGS},
+        "settings": live_knobs(scheduler),
         "nodes": nodes,
         "next": scheduler.cache.next_victims(6),
         "runs": shown,

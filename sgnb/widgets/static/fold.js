@@ -15,6 +15,11 @@ const SLOT_FIELDS = ["owners", "kinds", "written"];
 const OWNER_FIELDS = ["ownerNames", "ownerNode", "ownerCount", "ownerDecode"];
 let turns = 0;
 
+/** The knobs of a snapshot; of one of an older recording the policy alone. */
+export function settingsOf(snapshot) {
+  return snapshot.settings ?? { schedule_policy: snapshot.policy };
+}
+
 /** What is where at one moment: nodes of the tree, owners of slots, requests that live. */
 export class EngineState {
   constructor(slots = 0, pageSize = 1) {
@@ -32,6 +37,7 @@ export class EngineState {
     this.live = new Map(); // rid → state word
     this.holds = new Map(); // rid → the last node of its path in the tree
     this.stats = null;
+    this.settings = {}; // knobs as they were then, as far as they are known; replaced, never changed: copies share it
     this.treeVersion = 0;
     this.kvVersion = 0;
     this.lockVersion = 0;
@@ -57,6 +63,7 @@ export class EngineState {
       if (req.node) state.holds.set(req.rid, req.node);
     }
     state.stats = snapshot.stats ?? null;
+    state.settings = settingsOf(snapshot);
     return state;
   }
 
@@ -175,6 +182,9 @@ export class EngineState {
         break;
       case "request":
         this._request(event);
+        break;
+      case "knob":
+        this.settings = { ...this.settings, objective: event.objective, ...event.knobs };
         break;
       case "stats":
         this.stats = event;

@@ -1,6 +1,8 @@
 // The lists of a fold that only grow: steps, requests, figures, marks, prompts. Pure: no page, no clock, no comm. Records are
 // those of sgnb/messages/. Made and fed by tape.js; what is where at one moment is fold.js's.
 
+import { settingsOf } from "./fold.js";
+
 /** The lists that only grow, bounded: what happened when. */
 export class History {
   constructor({ steps = 60000, rows = 600000, requests = 4000, figures = 2600, marks = 20000 } = {}) {
@@ -11,7 +13,6 @@ export class History {
     this.marks = []; // {time, kind, rid, node, tokens}: evict, retract, finish, abort, flush
     this.prompts = []; // records of requests that were matched, oldest first; at most 200
     this.knobs = []; // KnobEvents, oldest first
-    this.settings = {}; // knobs as they are now, as far as they are known
     this.firstPolicy = ""; // the policy before the first switch among them; "" when that is not known
     this.rows = 0;
     this.version = 0;
@@ -39,7 +40,6 @@ export class History {
       case "knob":
         this.knobs.push(event);
         if (this.knobs.length > 1000) this.knobs.shift();
-        Object.assign(this.settings, event.knobs);
         break;
       case "radix":
         if (event.kind === "evict" || event.kind === "flush") {
@@ -128,9 +128,8 @@ export class History {
 
   /** Requests of a snapshot: those that lived before the first event. */
   fromSnapshot(snapshot) {
-    const settings = snapshot.settings ?? { schedule_policy: snapshot.policy };
+    const settings = settingsOf(snapshot);
     if (!this.knobs.some(event => event.knobs.schedule_policy !== undefined)) this.firstPolicy = settings.schedule_policy ?? "";
-    this.settings = { ...settings };
     for (const req of snapshot.requests) {
       const record = this._record(req.rid, req.label ?? {}, req.client, req.time_queued);
       record.state = req.state === "waiting" ? "queued" : "admitted";

@@ -16,7 +16,7 @@ import { drawOverview, OVERVIEW } from "./timeline_overview.js";
 import { brushes } from "./timeline_paint.js";
 import { refill, requestNodes, stepNodes, twinNodes, windowNodes } from "./timeline_side.js";
 import { drawSteps, ROWS } from "./timeline_steps.js";
-import { endWord, policyAt, stepWords } from "./timeline_words.js";
+import { endWord, stepWords } from "./timeline_words.js";
 import { View } from "./view.js";
 
 const PAST = 60;
@@ -287,10 +287,9 @@ export class TimelineView extends View {
 
   facts() {
     const { store } = this;
-    const { settings } = store.history;
+    const { settings } = store.shown; // as they were at the playhead
     const words = [];
-    const policy = store.isLive ? settings.schedule_policy : policyAt(store.history, store.step);
-    if (policy) words.push(`Policy ${policy}`);
+    if (settings.schedule_policy) words.push(`Policy ${settings.schedule_policy}`);
     if (settings.chunked_prefill_size) words.push(settings.chunked_prefill_size > 0 ? `Chunk ${count(settings.chunked_prefill_size)}` : "No chunking");
     if (settings.enable_mixed_chunk !== undefined) words.push(`Mixed batches ${settings.enable_mixed_chunk ? "on" : "off"}`);
     return words.join(" · ");
