@@ -7,6 +7,7 @@ expanded (``{x}`` and ``$x`` stay what they are). A mistake is a one-line UsageE
 from __future__ import annotations
 
 import argparse
+import difflib
 import re
 import shlex
 from collections.abc import Sequence
@@ -64,8 +65,11 @@ class LineParser(argparse.ArgumentParser):
     """An argument parser whose mistakes are one line and name the magic."""
 
     def error(self, message: str) -> NoReturn:
-        """One line, no traceback."""
-        raise UsageError(f"{self.prog}: {message}")
+        """One line, no traceback; of an option that is not known, the nearest that is."""
+        unknown = re.search(r"unrecognized arguments: (-\S+)", message)
+        legal = [flag for action in self._actions for flag in action.option_strings]
+        near = difflib.get_close_matches(unknown[1].partition("=")[0], legal, 1, 0.7) if unknown else []
+        raise UsageError(f"{self.prog}: {message}" + (f". Did you mean {near[0]}?" if near else ""))
 
 
 def split_line(line: str) -> list[str]:

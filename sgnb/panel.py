@@ -254,7 +254,7 @@ class PanelHub:
 
     def check(self, source: object) -> list[dict[str, Any]]:
         """The mistakes in a cell's text; on a comm's thread, which may be beside a running cell."""
-        return panel_edit.check_source(source, tuple(self._names)) if isinstance(source, str) else []
+        return panel_edit.check_source(source, dict(self._names)) if isinstance(source, str) else []
 
     # ------------------------------------------------------------ the state
 

@@ -7,28 +7,31 @@ runs a cell, asks an engine or changes anything. Completion is IPython's way, in
 from __future__ import annotations
 
 import ast
-import difflib
 import functools
 import inspect
+import itertools
 import linecache
 import re
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from IPython.core.error import UsageError
+from IPython.core.inputtransformer2 import TransformerManager
 
-from sgnb import cell_cursor, magic_options
+from sgnb import magic_options
 from sgnb.cell import core_of
-from sgnb.errors import SgnbError, SourcePosition, UnknownAttribute
+from sgnb.edit_checks import doubtful_uses
+from sgnb.errors import ProgramError, SgnbError, SourcePosition
 from sgnb.lang.api import DSL_NAMES
-from sgnb.lang.frontend.cell_checks import check_cell
+from sgnb.lang.frontend.cell_checks import unknown_names, wrong_uses
 from sgnb.lang.frontend.cells import parse_cell
 from sgnb.lang.frontend.graph import parse_program
-from sgnb.lang.frontend.graph_expressions import span_of_node
+from sgnb.lang.frontend.own_names import OwnNames
 from sgnb.lang.frontend.state_uses import STATE_METHODS
-from sgnb.lang.position import CELL_PREFIX, source_position
+from sgnb.lang.position import CELL_PREFIX
+from sgnb.runtime.cell import named_start
 from sgnb.runtime.explain import explain_data, run_data, text_data
 from sgnb.runtime.fork import Group
 from sgnb.runtime.function import SglFunction
@@ -40,49 +43,38 @@ MAX_SOURCE = 100_000
 _QUOTED = re.compile(r": '([^']*)'")
 """An annotation that is kept as text."""
 _MAGIC = re.compile(r"\s*%%sgl\b")
+_QUESTION = re.compile(r"\s*%%sgl\?{1,2}\s*")
+"""It asks IPython for help."""
 _CELL_NAME = f"{CELL_PREFIX}editor>"
 _lock = threading.Lock()
 
 
-def check_source(source: str, known: Collection[str]) -> list[dict[str, Any]]:
+def check_source(source: str, names: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The mistakes of a cell: ``{"line", "col", "end_col", "severity", "message"}``, lines from 1 in the whole cell, columns
-    from 0 in characters. ``known``: the notebook's names. Empty for a cell of another kind, or an empty one.
+    from 0 in characters. ``names``: the notebook's. Empty for a cell of another kind, or an empty one.
 
-    A name that is not known may be bound by a cell that did not run yet, hence a warning.
+    An error is refused before the cell runs. What only a run that comes there would refuse is a warning, and so is a name
+    that is not known: a cell that did not run yet may bind it.
     """
-    if not _MAGIC.match(source) or len(source) > MAX_SOURCE:
+    if len(source) > MAX_SOURCE or _QUESTION.fullmatch(source):
         return []
+    if not _MAGIC.match(source):
+        return _late_magic(source)
     blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1
     lines = source.split("\n")
-    marks = _check_options(lines[blank], blank + 1)
+    start, marks = _check_options(lines[blank], blank + 1, names)
     text = "\n".join(["" for _ in lines[: blank + 1]] + lines[blank + 1 :])
     if not text.strip():
         return marks
     with _text_known(text):
         try:
             cell = parse_cell(text, _CELL_NAME)
-            check_cell(cell, {*known, *cell.loaded})
         except SgnbError as error:
             return [*marks, _mark(error, "error", lines)]
-        try:
-            check_cell(cell, known)
-        except SgnbError as error:
-            marks.append(_mark(error, "warning", lines))
-        return [*marks, *(_mark(error, "warning", lines) for error in _misspelled(cell.tree))]
-
-
-def _misspelled(tree: ast.Module) -> Iterator[SgnbError]:
-    """What is asked of a state and is nearly the name of one of its methods; the run would tell when it comes there."""
-    states, _ = cell_cursor.states_in(tree.body)
-    asked = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    given = {node.attr for node in asked if not isinstance(node.ctx, ast.Load)}
-    for node in asked:
-        own = isinstance(node.value, ast.Name) and node.value.id in states
-        if own and node.attr not in given and not hasattr(State, node.attr):
-            for near in difflib.get_close_matches(node.attr, STATE_METHODS, 1):
-                place = source_position(_CELL_NAME, span_of_node(node))
-                said = f"A state has no attribute '{node.attr}'."
-                yield UnknownAttribute(said, hint=f"Did you mean '{near}'?", position=place)
+        own = OwnNames(cell.tree, names)
+        marks += [_mark(error, "error", lines) for error in wrong_uses(cell, own)]
+        doubts = itertools.chain(unknown_names(cell, names, own), doubtful_uses(cell, own, names, start))
+        return [*marks, *(_mark(error, "warning", lines) for error in doubts)]
 
 
 @contextmanager
@@ -123,17 +115,64 @@ def _named_program(source: str, names: Mapping[str, Any]) -> dict[str, Any] | No
     return None
 
 
-def _check_options(line: str, number: int) -> list[dict[str, Any]]:
+_LATE = re.compile(r"^[ \t]*(%%sgl\b.*)$", re.MULTILINE)
+_AS_LINE = "get_ipython().run_line_magic('%sgl',"
+"""What IPython makes of a cell magic that does not begin its cell."""
+
+
+def _late_magic(source: str) -> list[dict[str, Any]]:
+    """``%%sgl`` below something else is no cell magic to IPython, which says so in other words."""
+    if not _LATE.search(source):
+        return []
+    read = TransformerManager().transform_cell(source).split("\n")
+    blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1  # IPython takes these off
+    for number, line in enumerate(source.split("\n")):
+        made = read[number - blank] if 0 <= number - blank < len(read) else ""
+        if (found := _LATE.match(line)) and made.lstrip().startswith(_AS_LINE):
+            said = "Line magic function `%%sgl` not found. It begins its cell: nothing stands above it, no comment either."
+            col, end = found.span(1)
+            return [{"line": number + 1, "col": col, "end_col": end, "severity": "error", "message": said}]
+    return []
+
+
+def _check_options(
+    line: str, number: int, names: Mapping[str, Any]
+) -> tuple[str | None, list[dict[str, Any]]]:
+    """The state that the magic's line goes on with, and what is wrong in the line."""
     magic, _, options = line.partition("%%sgl")
+    state: str | None = None
     try:
-        magic_options.parse_cell(options)
+        state = magic_options.parse_cell(options).start
+        if state is not None:
+            named_start(names, state, number, line)
+        return state, []
+    except ProgramError as error:  # another cell may give the name
+        return state, [_mark(error, "warning", [""] * number)]
     except (UsageError, SgnbError, ValueError, SystemExit) as error:  # --help would end the caller
         start = len(magic) + len("%%sgl")
-        return [
-            {"line": number, "col": start, "end_col": max(start + 1, len(line.rstrip())),
-             "severity": "error", "message": words.visible(str(error))}
-        ]  # fmt: skip
-    return []
+        said = words.visible(str(error))
+        col, end = _blamed(options, said)
+        mark = {
+            "line": number,
+            "col": start + col,
+            "end_col": start + end,
+            "severity": "error",
+            "message": said,
+        }
+        return None, [mark]
+
+
+def _blamed(options: str, said: str) -> tuple[int, int]:
+    """The words of the magic's line that a mistake is about, an option with its value; the whole line if it names none."""
+    given = list(re.finditer(r"\S+", options))
+    named = {word.strip("'\":;,.") for word in said.split()[1:]}
+    found = [number for number, word in enumerate(given) if word[0].strip("'\"").partition("=")[0] in named]
+    if not found:
+        return len(options) - len(options.lstrip()), max(1, len(options.rstrip()))
+    last = found[-1]
+    if given[last][0].startswith("-") and last + 1 < len(given) and not given[last + 1][0].startswith("--"):
+        last += "unrecognized" not in said
+    return given[found[0]].start(), given[last].end()
 
 
 def _mark(error: SgnbError, severity: str, lines: list[str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """The arguments of ``gen``: which names are legal, which come later, and their check.
 
-Notebook process; used by ``lang.api.gen`` when a program runs and by ``lang.frontend.cell_checks`` on a cell's text. A name
+Notebook process; used by ``lang.api.gen`` when a program runs and by ``lang.frontend.trial_calls`` on a cell's text. A name
 is never ignored: it is carried out, refused as one of a later version, or unknown.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Hashable, Mapping
+from typing import Any
 
 from sgnb.config import MAX_N, MAX_OPTIONS
 from sgnb.constraints import check_constraint
@@ -73,7 +73,7 @@ def gen_params(
     ``given`` has every argument of its signature, None where nothing was said; ``unknown`` what has no place in it.
     """
     for key in unknown:
-        _refuse_unknown(key, place)
+        raise unknown_argument(key, position_of(place))
     for key, neutral in LATER_PARAMS.items():
         if given[key] is not None and given[key] != neutral:
             raise ProgramError(
@@ -97,7 +97,7 @@ def gen_params(
                 _checked.clear()
             _checked.add(given_key)
     except LimitError as error:
-        raise as_gen_says(error, place) from None
+        raise as_gen_says(error, position_of(place)) from None
     except TypeError:
         refused = next(name for name, value in out.items() if not isinstance(value, Hashable))
         raise ProgramTypeError(
@@ -106,22 +106,12 @@ def gen_params(
     return tuple(out.items())
 
 
-def as_gen_says(error: LimitError, place: Place) -> LimitError:
+def as_gen_says(error: LimitError, position: SourcePosition) -> LimitError:
     """The error of a sampling parameter under the name that ``gen`` has for it, at its place."""
     for ours, param in GEN_PARAMS.items():
         error.message = re.sub(rf"\b{param}\b", ours, error.message)
-    error.position = error.position or position_of(place)
+    error.position = error.position or position
     return error
-
-
-def _refuse_unknown(key: str, place: Place) -> NoReturn:
-    if key == "extra_key":
-        raise ProgramTypeError(
-            "gen() has no extra_key: a state has one name space for all its text.",
-            hint="Give it to the run: program.run(extra_key=…).",
-            position=position_of(place),
-        )
-    raise ProgramTypeError(unknown_argument(key), hint=legal_arguments(), position=position_of(place))
 
 
 def shape_of(given: Mapping[str, Any], place: Place) -> Shape | None:
@@ -270,15 +260,22 @@ def check_method(called: str, method: Any, position: SourcePosition | None) -> M
     )
 
 
-def unknown_argument(key: str) -> str:
-    """The sentence for an argument ``gen`` does not have, with the nearest legal one."""
-    near = difflib.get_close_matches(key, GEN_NAMES, 1)
-    return f"gen() has no argument {key!r}." + (f" Did you mean {near[0]!r}?" if near else "")
-
-
-def legal_arguments() -> str:
-    """One sentence with all legal names."""
-    return f"Legal arguments: {', '.join(GEN_NAMES)}."
+def unknown_argument(
+    key: str, position: SourcePosition, called: str = "gen", legal: Collection[str] = GEN_NAMES
+) -> ProgramTypeError:
+    """The error for an argument that a function of the language does not have, with the nearest legal one."""
+    if key == "extra_key" and called == "gen":
+        return ProgramTypeError(
+            "gen() has no extra_key: a state has one name space for all its text.",
+            hint="Give it to the run: program.run(extra_key=…).",
+            position=position,
+        )
+    near = difflib.get_close_matches(key, legal, 1)
+    return ProgramTypeError(
+        f"{called}() has no argument {key!r}." + (f" Did you mean {near[0]!r}?" if near else ""),
+        hint=f"Legal arguments: {', '.join(legal)}.",
+        position=position,
+    )
 
 
 def _copied(key: str, value: Any, place: Place) -> Any:

@@ -153,7 +153,7 @@ class Appending(Turns):
                 if stops:
                     params = msgspec.structs.replace(params, stop=(*params.stop, *stops)).check()
             except LimitError as error:
-                raise as_gen_says(error, place) from None
+                raise as_gen_says(error, position_of(place)) from None
             self._made[key] = params
         return ordinal, params
 

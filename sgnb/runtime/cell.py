@@ -59,7 +59,7 @@ def start_cell(
         check_start(start, backend, in_magic(filename, first_line - 1, magic, "--from"))
     keep_text(filename, source)
     cell = parse_cell(source, filename, in_magic(filename, first_line - 1, magic))
-    check_cell(cell, user_ns.keys())
+    check_cell(cell, user_ns)
     code, reason = _compile(cell)
     core = Core(
         backend,

@@ -93,14 +93,15 @@ class Reading:
         try:
             return self._values[name]
         except KeyError:
-            raise self._unknown(name) from None
+            raise self.unknown(name) from None
 
     def _to_come(self, name: str) -> bool:
         """True when the body, which still runs elsewhere, may bind ``name``."""
         core = self.core
         return name not in self._values and core.elsewhere() and (core.names is None or name in core.names)
 
-    def _unknown(self, name: object) -> BaseException:
+    def unknown(self, name: object) -> BaseException:
+        """The error of a read of ``name``, which nothing has bound."""
         if self.failure is not None and current_core() is not self.core:
             self.failure.throw()  # the body ended before it came to this name
         # Inside the body a failure may be known yet or not; what was appended behind it has bound its names all the same.

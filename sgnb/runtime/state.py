@@ -272,7 +272,7 @@ class State(NamesOfState, Appending):
         from sgnb.runtime.fork import Group  # noqa: PLC0415  a group is made of states
 
         place = place_of(user_frame())
-        self._check_fork(size, place)
+        self.check_fork(size, place)
         core = self.writable(place)
         number, self._forks = self._forks, self._forks + 1
         children = [self._branch(core or self.core, number, index) for index in range(size)]
@@ -282,7 +282,8 @@ class State(NamesOfState, Appending):
             core.recorded(self)
         return Group(self, children)
 
-    def _check_fork(self, size: object, place: Place) -> None:
+    def check_fork(self, size: object, place: Place) -> None:
+        """Refuse what is no number of branches, or too many or too deep."""
         if type(size) is not int:
             raise ProgramTypeError(
                 f"fork() takes a number of branches, not {type(size).__name__}.", position=position_of(place)

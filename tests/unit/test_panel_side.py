@@ -105,7 +105,7 @@ def test_a_late_panel_begins_with_what_lives() -> None:
     ("source", "where", "words_"),
     [
         ('%%sgl\ns += gen("t", max_tokenz=3)', (2, 14, "error"), "Did you mean 'max_tokens'?"),
-        ("\n%%sgl --bogus\ns += gen()", (2, 5, "error"), "unrecognized arguments: --bogus"),
+        ("\n%%sgl --bogus\ns += gen()", (2, 6, "error"), "unrecognized arguments: --bogus"),
         ('%%sgl\ns += genn("x")', (2, 5, "warning"), "Did you mean `gen`?"),
         ('%%sgl\ns += "é" + gen("x"', (2, 14, "error"), "was never closed"),
         ("%%sgl\nx = '😀é' + s.txt()", (2, 11, "warning"), "Did you mean 'text'?"),
@@ -113,18 +113,18 @@ def test_a_late_panel_begins_with_what_lives() -> None:
     ],
 )
 def test_mistakes_have_their_place(source: str, where: tuple[int, int, str], words_: str) -> None:
-    marks = panel_edit.check_source(source, [])
+    marks = panel_edit.check_source(source, {})
     assert [(mark["line"], mark["col"], mark["severity"]) for mark in marks] == [where]
     assert words_ in marks[0]["message"]
 
 
 def test_good_cells_and_other_cells_have_no_mistakes() -> None:
-    assert panel_edit.check_source('%%sgl\ns += user(topic) + gen("x")', ["topic"]) == []
+    assert panel_edit.check_source('%%sgl\ns += user(topic) + gen("x")', {"topic": 1}) == []
     assert (
-        panel_edit.check_source("%%sgl\ns.kept = s.mark()\ns.rewind(s.kept)\ns.txt = 1\nx = s.txt", []) == []
+        panel_edit.check_source("%%sgl\ns.kept = s.mark()\ns.rewind(s.kept)\ns.txt = 1\nx = s.txt", {}) == []
     )
-    assert panel_edit.check_source("x = (", []) == []
-    assert panel_edit.check_source("%%sgl\n", []) == []
+    assert panel_edit.check_source("x = (", {}) == []
+    assert panel_edit.check_source("%%sgl\n", {}) == []
 
 
 def test_names_are_found_while_a_line_is_typed() -> None:

@@ -9,37 +9,32 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
-from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from typing import NoReturn
 
-from sgnb.errors import ProgramTypeError, SourcePosition, article
+from sgnb.errors import ProgramError, SgnbError, article
 from sgnb.lang.api import DSL_NAMES
-from sgnb.lang.arguments import (
-    GEN_NAMES,
-    LATER_PARAMS,
-    check_method,
-    check_options,
-    legal_arguments,
-    unknown_argument,
-)
 from sgnb.lang.frontend.cells import CellSource, refuse
-from sgnb.lang.frontend.constants import check_constants
 from sgnb.lang.frontend.graph_expressions import span_of_node
+from sgnb.lang.frontend.own_names import OwnNames
 from sgnb.lang.frontend.state_uses import check_state_uses
+from sgnb.lang.frontend.trial_calls import wrong_calls
 from sgnb.lang.position import source_position
 
 ROLE_NAMES = ("system", "user", "assistant")
+_GENERATING = ("gen", "select", "gen_int", "gen_string")
 
 
-def check_cell(cell: CellSource, known: Collection[str]) -> None:
-    """Refuse unknown names and wrong uses of the language. ``known``: names of the notebook."""
-    _check_names(cell, known)
-    _check_calls(cell)
-    _check_blocks(cell.tree.body, cell, None, in_block=False)
-    check_state_uses(cell.tree, "s", cell.filename)
+def check_cell(cell: CellSource, names: Collection[str]) -> None:
+    """Refuse unknown names and wrong uses of the language. ``names``: the notebook's, with their values as a mapping."""
+    own = OwnNames(cell.tree, names)
+    for fault in itertools.chain(unknown_names(cell, names, own), wrong_uses(cell, own)):
+        raise fault
 
 
-def _check_names(cell: CellSource, known: Collection[str]) -> None:
+def unknown_names(cell: CellSource, names: Collection[str], own: OwnNames) -> Iterator[SgnbError]:
+    """Names that neither the cell nor the notebook, the language or Python has."""
     dynamic = {"exec", "eval", "globals", "locals", "vars", "__import__"} & cell.loaded
     guarded = any(
         isinstance(node, ast.ExceptHandler) and "NameError" in ast.dump(node.type or ast.Constant(None))
@@ -47,21 +42,32 @@ def _check_names(cell: CellSource, known: Collection[str]) -> None:
     )
     if dynamic or guarded:
         return
-    legal = {*known, *cell.names, *DSL_NAMES, "s", "function", *dir(builtins), "__name__", "__file__"}
-    noted = _annotated(cell.tree)
+    legal = {*names, *cell.names, *DSL_NAMES, *own.bound, *dir(builtins), *_annotated(cell.tree)}
+    legal |= {"s", "function", "__name__", "__file__", "__class__"}
     for node in ast.walk(cell.tree):
-        if (
-            isinstance(node, ast.Name)
-            and node.id not in legal | noted
-            and not _local_somewhere(cell.tree, node.id)
-        ):
-            near = difflib.get_close_matches(node.id, [*DSL_NAMES, *cell.names, *known], 1)
-            hint = (
-                f"Did you mean `{near[0]}`?"
+        if isinstance(node, ast.Name) and node.id not in legal:
+            near = difflib.get_close_matches(node.id, [*DSL_NAMES, *cell.names, *names], 1)
+            yield ProgramError(
+                f"The name `{node.id}` is not known.",
+                hint=f"Did you mean `{near[0]}`?"
                 if near
-                else "Define it in the notebook, or in this cell before it is used."
+                else "Define it in the notebook, or in this cell before it is used.",
+                position=source_position(cell.filename, span_of_node(node)),
             )
-            refuse(node, cell.filename, f"The name `{node.id}` is not known.", hint)
+
+
+def wrong_uses(cell: CellSource, own: OwnNames) -> Iterator[SgnbError]:
+    """What is wrong in every run, in the order in which it is looked for."""
+    yield from wrong_calls(cell.tree, own, cell.filename)
+    checks: tuple[Callable[[], None], ...] = (
+        lambda: _check_blocks(cell.tree.body, cell, own, None, in_block=False),
+        lambda: check_state_uses(cell.tree, "s", cell.filename),
+    )
+    for check in checks:
+        try:
+            check()
+        except SgnbError as error:
+            yield error
 
 
 def _annotated(tree: ast.Module) -> set[str]:
@@ -75,90 +81,6 @@ def _annotated(tree: ast.Module) -> set[str]:
     return {part.id for note in notes for part in ast.walk(note) if isinstance(part, ast.Name)}
 
 
-def _local_somewhere(tree: ast.Module, wanted: str) -> bool:
-    """True when some function, class, lambda or comprehension of the cell binds the name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.arg) and node.arg == wanted:
-            return True
-        if isinstance(node, ast.Name) and node.id == wanted and not isinstance(node.ctx, ast.Load):
-            return True
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == wanted:
-            return True
-        if isinstance(node, ast.alias) and (node.asname or node.name).split(".")[0] == wanted:
-            return True
-        if isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name == wanted:
-            return True
-        if isinstance(node, ast.MatchMapping) and node.rest == wanted:
-            return True
-    return wanted == "__class__"
-
-
-def _check_calls(cell: CellSource) -> None:
-    """Arguments of ``gen`` that are wrong by name, wherever ``gen`` surely means ours."""
-    for node in ast.walk(cell.tree):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-            continue
-        called = node.func.id
-        if called not in DSL_NAMES or called in cell.names or _local_somewhere(cell.tree, called):
-            continue
-        if called in ("gen", "gen_int", "gen_string"):
-            for keyword in node.keywords:
-                if keyword.arg is not None:
-                    _check_argument(keyword, cell.filename)
-            check_constants({k.arg: k.value for k in node.keywords if k.arg}, cell.filename)
-        if called in ("gen", "select"):
-            _check_options(called, node, cell.filename)
-        elif called in (
-            "system_begin",
-            "user_begin",
-            "assistant_begin",
-            "system_end",
-            "user_end",
-            "assistant_end",
-        ) and (node.args or node.keywords):
-            refuse(node, cell.filename, f"{called}() takes no arguments.")
-
-
-def _check_options(called: str, node: ast.Call, filename: str) -> None:
-    """Options and method that stand in the text are refused there; what a run must compute waits for it."""
-    given = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
-    if called == "select" and len(node.args) > 1:
-        given.setdefault("choices", node.args[1])
-    checks: tuple[tuple[str, Callable[[Any, SourcePosition], object]], ...] = (
-        ("choices", lambda value, at: check_options(called, value, at)),
-        ("choices_method", lambda value, at: check_method(called, value, at)),
-    )
-    for key, check in checks:
-        if key not in given:
-            continue
-        try:
-            value = ast.literal_eval(given[key])
-        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            continue
-        if value is not None:
-            check(value, source_position(filename, span_of_node(given[key])))
-
-
-def _check_argument(keyword: ast.keyword, filename: str) -> None:
-    name = keyword.arg or ""
-    if name not in GEN_NAMES:
-        raise ProgramTypeError(
-            unknown_argument(name),
-            hint=legal_arguments(),
-            position=source_position(filename, span_of_node(keyword)),
-        )
-    value = keyword.value
-    if name in LATER_PARAMS and not (
-        isinstance(value, ast.Constant) and value.value in (None, LATER_PARAMS[name])
-    ):
-        refuse(
-            keyword,
-            filename,
-            f"gen({name}=…) comes in a later version of sgnb.",
-            "Remove it; it is refused so that the constraint is not dropped in silence.",
-        )
-
-
 def role_of(item: ast.expr) -> str | None:
     """The role that a ``with`` item surely opens: ``user()``, ``s.user()``, ``sgl.user()``."""
     if isinstance(item, ast.Call):
@@ -170,26 +92,23 @@ def role_of(item: ast.expr) -> str | None:
     return None
 
 
-def _is_gen(node: ast.expr, cell: CellSource) -> bool:
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("gen", "select")
-        and node.func.id not in cell.names
-    )
+def _is_gen(node: ast.expr, own: OwnNames) -> bool:
+    return isinstance(node, ast.Call) and own.called(node.func) in _GENERATING
 
 
-def _is_turn(node: ast.expr, cell: CellSource) -> bool:
+def _is_turn(node: ast.expr, own: OwnNames) -> bool:
     """``user("…")`` and its kin, which only build what ``s +=`` appends."""
-    names = {f"{role}{end}" for role in ROLE_NAMES for end in ("", "_begin", "_end")} - cell.names
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+    names = {f"{role}{end}" for role in ROLE_NAMES for end in ("", "_begin", "_end")}
+    return isinstance(node, ast.Call) and own.called(node.func) in names
 
 
-def _check_blocks(statements: list[ast.stmt], cell: CellSource, role: str | None, *, in_block: bool) -> None:
+def _check_blocks(
+    statements: list[ast.stmt], cell: CellSource, own: OwnNames, role: str | None, *, in_block: bool
+) -> None:
     """Nested turns, dropped generations, and turns inside turns, as far as the text alone shows them."""
     for node in statements:
         if isinstance(node, ast.Expr) and (
-            (_is_gen(node.value, cell) and not in_block) or _is_turn(node.value, cell)
+            (_is_gen(node.value, own) and not in_block) or _is_turn(node.value, own)
         ):
             text = ast.unparse(node.value)
             refuse(
@@ -210,11 +129,11 @@ def _check_blocks(statements: list[ast.stmt], cell: CellSource, role: str | None
                     if inner is not None:
                         _nested(item.context_expr, cell.filename, opened, inner)
                     inner = opened
-                    block = block or isinstance(getattr(item.context_expr, "func", None), ast.Name)
+                    block = block or own.called(item.context_expr.func) == opened  # type: ignore[attr-defined]
         for field in ("body", "orelse", "finalbody"):
-            _check_blocks(getattr(node, field, []), cell, inner, in_block=block)
+            _check_blocks(getattr(node, field, []), cell, own, inner, in_block=block)
         for handler in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
-            _check_blocks(handler.body, cell, inner, in_block=block)
+            _check_blocks(handler.body, cell, own, inner, in_block=block)
 
 
 def _check_turn_inside(value: ast.expr, cell: CellSource, role: str) -> None:

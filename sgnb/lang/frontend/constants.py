@@ -1,7 +1,7 @@
 """Constraints that stand in a program's text: checked before its first instruction runs, and known before they are needed.
 
-Notebook process; called on a cell's text and on a program's graph. For the check only what the text alone says is looked at:
-a pattern, schema or grammar that the program computes is checked where its ``gen`` is built.
+Notebook process; called on a program's graph (of a cell's text ``trial_calls`` looks at every argument). For the check
+only what the text alone says is looked at: what the program computes is checked where its ``gen`` is built.
 """
 
 from __future__ import annotations
@@ -14,22 +14,15 @@ from typing import Any
 from sgnb.constraints import Constraint
 from sgnb.errors import SourcePosition
 from sgnb.lang.arguments import CONSTRAINTS, check_shape
-from sgnb.lang.frontend.graph_expressions import span_of_node
 from sgnb.lang.ir import Graph, Host, Loop
 from sgnb.lang.position import source_position
 
 _NOTHING = object()
 
 
-def check_constants(given: Mapping[str, ast.expr], filename: str) -> None:
-    """The constraints among the arguments of one call. Raises LimitError or ProgramTypeError at the argument."""
-    for key in CONSTRAINTS:
-        if key in given:
-            _check(key, given[key], source_position(filename, span_of_node(given[key])))
-
-
 def check_graph(graph: Graph) -> None:
-    """The constraints of every generation a program's text shows. Raises as ``check_constants``, at the generation."""
+    """The constraints of every generation a program's text shows. Raises LimitError or ProgramTypeError at the
+    generation."""
     for part in graph.gens():
         for key, source in part.params:
             if key in CONSTRAINTS:
