@@ -16,7 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from sgnb import controls as control
-from sgnb import debug_table, knob_words, magic_options, panel_state, views
+from sgnb import debug_table, knob_words, magic_options, panel_edit, panel_state, views
 from sgnb.backends.base import Backend, get_default_backend
 from sgnb.cell import CellOptions, CellRun, named_state
 from sgnb.config import DEFAULT_MODEL
@@ -30,6 +30,7 @@ from sgnb.runtime.saved import release_states, states
 from sgnb.runtime.state import State
 from sgnb.tap import Tap
 from sgnb.widgets import output, words
+from sgnb.widgets.engine_view import EngineView
 
 LOG_LINES = 20
 
@@ -41,6 +42,7 @@ class SglMagics(Magics):
     def __init__(self, shell: Any, controls: control.Controls) -> None:
         super().__init__(shell)
         self._controls = controls
+        self._last_cell = ""  # the %%sgl cell that ran last, with its first line
 
     # ------------------------------------------------------------ %sgl
 
@@ -66,7 +68,8 @@ class SglMagics(Magics):
         %sgl record start FILE          write what the engine does to FILE.sgnb (--no-text, --seconds N)
         %sgl record [stop]              what is recorded now, or its end; sgnb export and sgnb simulate read it
         %sgl explain NAME               how a program runs: its graph, its blocks, what each pass did
-        %sgl view tree|kv|timeline      the engine at work, live; view graph NAME: what the passes make of a program
+        %sgl view tree|kv|timeline      the engine at work, live
+        %sgl view graph [NAME]          what the passes make of a program; without a name, of the last %%sgl cell
 
         Options of launch are the engine's arguments: --name, --dtype, --device, --max-total-tokens,
         --context-length, --schedule-policy, --deterministic and so on (press Tab).
@@ -269,18 +272,29 @@ class SglMagics(Magics):
         print(words.visible(explain(program)))
 
     def _view(self, rest: list[str]) -> None:
-        if not rest or len(rest) != (2 if rest[0] == "graph" else 1) or rest[0] not in views.KINDS:
+        if not rest or len(rest) > (2 if rest[0] == "graph" else 1) or rest[0] not in views.KINDS:
             raise UsageError("%sgl view takes tree, kv, timeline, or graph and the name of a program")
+        if rest == ["graph"]:
+            self._show_view(self._last_graph())
+            return
         program = self.shell.user_ns.get(rest[1]) if len(rest) == 2 else None
         if len(rest) == 2 and not isinstance(program, SglFunction | State | Run):
             raise UsageError(
                 f"%sgl view graph: {rest[1]!r} is not a program (@sgnb.function) of this notebook, nor a state"
             )
-        shown = views.view(rest[0], program)
+        self._show_view(views.view(rest[0], program))
+
+    def _show_view(self, shown: EngineView) -> None:
         if output.display_mode(self.shell) == "terminal":
             print(shown)
         else:
             display(shown)
+
+    def _last_graph(self) -> EngineView:
+        data = panel_edit.graph_of(self._last_cell, self.shell.user_ns) if self._last_cell else None
+        if data is None:
+            raise UsageError("%sgl view graph: no %%sgl cell has run yet; name a program (@sgnb.function)")
+        return views.graph_of_data(data)
 
     # ------------------------------------------------------------ %%sgl
 
@@ -318,6 +332,7 @@ class SglMagics(Magics):
         if not cell.strip() and not line.strip():  # somebody who asks what this is
             raise UsageError(magic_options.CELL_USAGE)
         options = magic_options.parse_cell(line)
+        self._last_cell = f"%%sgl {line}\n{cell}"
         with InterruptGate() as gate:
             cell_run = CellRun(
                 self.shell, options, gate, lambda: self._backend(options), self._model(options)

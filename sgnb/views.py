@@ -18,7 +18,7 @@ import msgspec
 from sgnb.backends.base import get_default_backend
 from sgnb.backends.engine import Engine
 from sgnb.errors import NoEngine, SgnbError
-from sgnb.messages import RequestEvent, StepEvent
+from sgnb.messages import KnobEvent, RequestEvent, StepEvent
 from sgnb.recording import Recording, open_recording
 from sgnb.runtime.core import Core
 from sgnb.runtime.explain import explain_data, not_taken, progress_of, run_data
@@ -29,9 +29,11 @@ from sgnb.widgets import tables
 from sgnb.widgets.engine_view import TITLES, EngineView
 from sgnb.widgets.graph_progress import GraphProgress
 from sgnb.widgets.output import display_mode
-from sgnb.widgets.replay import RecordedEngine, last_picture
+from sgnb.widgets.replay import RecordedEngine, last_picture, picture_of
 
 _PATIENCE = 5.0
+_EVENTS = 4000
+"""The last ones, from which a static form is made."""
 KINDS = tuple(TITLES)
 
 
@@ -59,7 +61,11 @@ def graph(program: SglFunction | State | Run, *args: Any, **kwargs: Any) -> Engi
         return run_graph(program.core)
     if not isinstance(program, SglFunction):
         raise not_taken("graph", program, "a program, a state or a run")
-    data = explain_data(program, *args, **kwargs)
+    return graph_of_data(explain_data(program, *args, **kwargs))
+
+
+def graph_of_data(data: dict[str, Any]) -> EngineView:
+    """The graph that ``explain_data``'s form describes."""
     return EngineView("graph", None, lambda: tables.graph_table(data), data=data, live=_live())
 
 
@@ -110,7 +116,11 @@ class Replay:
 
     def timeline(self) -> EngineView:
         """Its batch timeline."""
-        return self._view("timeline", lambda: tables.timeline_table(self._last_events()))
+
+        def table() -> tables.Table:
+            return tables.timeline_table(self._last_events(), picture_of(self.recording.snapshot()))
+
+        return self._view("timeline", table)
 
     def radix_tree(self) -> EngineView:
         """Its radix tree."""
@@ -118,7 +128,8 @@ class Replay:
         def table() -> tables.Table:
             picture = last_picture(self.recording)
             ids = [row[0] for row in picture["nodes"][: tables.ROWS]]
-            return tables.tree_table(picture, self._engine.texts.nodes(ids, self._engine.span[1]))
+            texts = self._engine.texts.nodes(ids, self._engine.span[1])
+            return tables.tree_table(picture, texts, self._last_events())
 
         return self._view("tree", table)
 
@@ -136,7 +147,7 @@ class Replay:
         return EngineView(kind, self._engine, table, live=_live(), store=self._store)
 
     def _last_events(self) -> list[dict[str, Any]]:
-        kept = deque((n for n in self.recording.events() if isinstance(n.event, _SHOWN)), maxlen=4000)
+        kept = deque((n for n in self.recording.events() if isinstance(n.event, _SHOWN)), maxlen=_EVENTS)
         return [msgspec.to_builtins(numbered) for numbered in kept]
 
     def _ipython_display_(self) -> None:
@@ -151,7 +162,7 @@ class Replay:
             display(one)
 
 
-_SHOWN = (StepEvent, RequestEvent)
+_SHOWN = (StepEvent, RequestEvent, KnobEvent)
 _numbers = itertools.count(1)
 
 
@@ -200,9 +211,14 @@ def _view(kind: str, engine: Engine | None, make: Callable[[Engine], tables.Tabl
 def _tree(engine: Engine) -> tables.Table:
     snapshot = engine.ask("picture", timeout=_PATIENCE)
     ids = [row[0] for row in snapshot["nodes"][: tables.ROWS]]
-    return tables.tree_table(snapshot, engine.ask("nodes", {"ids": ids}, _PATIENCE)["nodes"] if ids else {})
+    texts = engine.ask("nodes", {"ids": ids}, _PATIENCE)["nodes"] if ids else {}
+    return tables.tree_table(snapshot, texts, _last_events(engine))
 
 
 def _timeline(engine: Engine) -> tables.Table:
+    return tables.timeline_table(_last_events(engine), engine.ask("picture", timeout=_PATIENCE))
+
+
+def _last_events(engine: Engine) -> list[dict[str, Any]]:
     last = int(engine.history(1, 1)["last_seq"])
-    return tables.timeline_table(engine.history(max(1, last - 4000), 4000)["events"])
+    return list(engine.history(max(1, last - _EVENTS), _EVENTS)["events"])

@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sgnb.widgets import words
+from sgnb.widgets.reasons import Past, decisions, name_of, plural, reason_of
 
 ROWS = 200
 """Rows of a table at most; the rest is counted in its last line."""
 TEXT = 80
 LINE = 100
 """Characters of a line of sentences in plain text."""
+PROMPTS = 50
+"""Prompts of which it is told what they reused."""
 
 
 @dataclass(slots=True)
@@ -33,25 +36,28 @@ class Table:
     numbers: frozenset[int] = frozenset()
     code: frozenset[int] = frozenset()
     below: frozenset[int] = frozenset()
-    """Columns of sentences: in text each stands below its row, with the column's name."""
+    """Columns of sentences: in text each stands below its row, with the column's name; left out where none has one."""
     more: str = ""
+    then: Table | None = None
+    """A second table below this one."""
 
 
 def html_of(table: Table) -> str:
     """The table as HTML; every word escaped."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
-    lines = [f"<tr><th colspan={max(1, len(table.columns))}>{_escape(_heading(table))}</th></tr>"]
-    if head and table.rows:
-        lines.append(f"<tr>{head}</tr>")
+    kept = [i for i in range(len(table.columns)) if i not in table.below or any(row[i] for row in table.rows)]
+    span = max(1, len(kept))
+    lines = [f"<tr><th colspan={span}>{_escape(_heading(table))}</th></tr>"]
+    if kept and table.rows:
+        lines.append(f"<tr>{''.join(f'<th>{html.escape(table.columns[i])}</th>' for i in kept)}</tr>")
     for row in table.rows:
         cells = (
-            f"<td>{'<code>' * (i in table.code)}{_escape(cell)}{'</code>' * (i in table.code)}</td>"
-            for i, cell in enumerate(row)
+            f"<td>{'<code>' * (i in table.code)}{_escape(row[i])}{'</code>' * (i in table.code)}</td>"
+            for i in kept
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     if table.more:
-        lines.append(f"<tr><td colspan={max(1, len(table.columns))}>{_escape(table.more)}</td></tr>")
-    return f"<table>{''.join(lines)}</table>"
+        lines.append(f"<tr><td colspan={span}>{_escape(table.more)}</td></tr>")
+    return f"<table>{''.join(lines)}</table>{html_of(table.then) if table.then is not None else ''}"
 
 
 def text_of(table: Table) -> str:
@@ -70,6 +76,8 @@ def text_of(table: Table) -> str:
                 lines += _paragraph(f"{table.columns[i]}: {row[i]}") if row[i] else []
     if table.more:
         lines.append(words.visible(table.more))
+    if table.then is not None:
+        lines += ["", text_of(table.then)]
     return "\n".join(lines)
 
 
@@ -91,17 +99,16 @@ def empty_table(title: str, sentence: str) -> Table:
     return Table(title, sentence)
 
 
-def name_of(label: Mapping[str, Any], rid: str = "") -> str:
-    """``7.1 finding``: cell, branch and variable of a request."""
-    place = ".".join(filter(None, (str(label.get("cell", "")), str(label.get("branch", "")))))
-    return " ".join(filter(None, [place, str(label.get("name", ""))])) or rid
-
-
 # ---------------------------------------------------------------- radix tree
 
 
-def tree_table(snapshot: Mapping[str, Any], texts: Mapping[str, Any]) -> Table:
-    """One row a node, indented, as text is read; ``texts``: the ``nodes`` answer for those whose text may be read."""
+def tree_table(
+    snapshot: Mapping[str, Any], texts: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()
+) -> Table:
+    """One row a node, indented, as text is read; below it what the prompts of ``events`` reused, and why not more.
+
+    ``texts``: the ``nodes`` answer for those whose text may be read.
+    """
     nodes = {row[0]: row for row in snapshot["nodes"]}
     children: dict[int, list[int]] = {}
     for number, row in nodes.items():
@@ -136,6 +143,28 @@ def tree_table(snapshot: Mapping[str, Any], texts: Mapping[str, Any]) -> Table:
         stack += [(child, depth + 1) for child in sorted(children.get(number, ()), reverse=True)]
     if len(nodes) > len(table.rows):
         table.more = f"{plural(len(nodes) - len(table.rows), 'more node')} not shown."
+    table.then = _prompts(Past(events, snapshot))
+    return table
+
+
+def _prompts(past: Past) -> Table | None:
+    """The last prompts, the newest first: what of each was reused, and what the rest was."""
+    matched = [
+        one for one in past.requests.values() if one.match is not None and not one.name.startswith("@")
+    ]
+    if not matched:
+        return None
+    table = Table(
+        "Prompts and what they reused",
+        columns=["request", "prompt", "reused", "the rest was", "why"],
+        numbers=frozenset({1, 2}),
+        below=frozenset({4}),
+    )
+    for request in sorted(matched, key=lambda one: -one.admitted)[:PROMPTS]:
+        reason = reason_of(request, past)
+        plain = reason.word in {"new text", "last token"}  # says it all
+        row = [request.name, words.count(request.prompt), words.count(request.cached), reason.word]
+        table.rows.append([*row, "" if plain else str(reason)])
     return table
 
 
@@ -188,28 +217,19 @@ def kv_table(snapshot: Mapping[str, Any]) -> Table:
 # ---------------------------------------------------------------- timeline
 
 
-def timeline_table(events: Iterable[Mapping[str, Any]]) -> Table:
-    """The last steps: mode, requests, tokens, times, and what was decided before each."""
-    steps = [numbered["event"] for numbered in events if numbered["event"]["t"] == "step"]
-    labels = {
-        numbered["event"]["rid"]: name_of(numbered["event"].get("label") or {}, numbered["event"]["rid"])
-        for numbered in events
-        if numbered["event"]["t"] == "request"
-    }
+def timeline_table(events: Iterable[Mapping[str, Any]], snapshot: Mapping[str, Any] | None = None) -> Table:
+    """The last steps: mode, requests, tokens, times, and what was decided before each; below them the requests."""
+    past = Past(events, snapshot)
     table = Table(
         "Batch timeline",
-        f"the last {plural(min(ROWS, len(steps)), 'step')}" if steps else "Nothing has run yet.",
+        f"the last {plural(min(ROWS, len(past.steps)), 'step')}" if past.steps else "Nothing has run yet.",
         ["step", "mode", "requests", "tokens", "schedule", "forward", "sample", "decided before"],
         numbers=frozenset({0, 2, 3}),
+        below=frozenset({7}),
     )
     quiet = words.deterministic()
-    for step in steps[-ROWS:]:
+    for step in past.steps[-ROWS:]:
         times = [step.get(f"{part}_seconds", 0.0) for part in ("schedule", "forward", "sample")]
-        notes = (
-            f"{note['what']}{' for' * (note['what'] == 'evicted')} {labels.get(note['rid'], note['rid'])}"
-            + (f" ({note['reason']})" if note.get("reason") not in ("", "fits", None) else "")
-            for note in step.get("notes", [])
-        )
         table.rows.append(
             [
                 words.count(step["step"]),
@@ -217,7 +237,32 @@ def timeline_table(events: Iterable[Mapping[str, Any]]) -> Table:
                 str(len(step["rows"])),
                 words.count(sum(row["tokens"] for row in step["rows"])),
                 *("" if quiet else f"{1000 * spent:.1f} ms" for spent in times),
-                "; ".join(notes),
+                " ".join(decisions(step, past)),
+            ]
+        )
+    table.then = _requests(past)
+    return table
+
+
+def _requests(past: Past) -> Table | None:
+    """The last requests in order of arrival: how long each waited, what it computed, how it ended."""
+    if not past.requests:
+        return None
+    table = Table(
+        "Requests",
+        columns=["request", "waited", "prompt", "reused", "generated", "state"],
+        numbers=frozenset({2, 3, 4}),
+    )
+    for request in list(past.requests.values())[-ROWS:]:
+        known = request.admitted and request.queued and not words.deterministic()
+        table.rows.append(
+            [
+                request.name,
+                words.duration(request.admitted - request.queued) if known else words.UNKNOWN,
+                words.count(request.prompt),
+                words.count(request.cached) if request.match is not None else words.UNKNOWN,
+                words.count(request.completed) if request.state == "finished" else words.UNKNOWN,
+                request.end,
             ]
         )
     return table
@@ -249,8 +294,3 @@ def short(text: str) -> str:
     """Text on one line, cut."""
     line = text.replace("\n", "⏎").replace("\t", "→")
     return line if len(line) <= TEXT else line[: TEXT - 1] + "…"
-
-
-def plural(number: int, noun: str) -> str:
-    """``1 node``, ``3 nodes``."""
-    return f"{words.count(number)} {noun}{'' if number == 1 else 's'}"

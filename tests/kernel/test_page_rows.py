@@ -125,6 +125,7 @@ CELLS = {
     "the graph of a run": "%sgl view graph out",
     "a program's graph": "import sgnb\n@sgnb.function\ndef two(s):\n"
     "    s += 'a' + sgnb.gen('x', max_tokens=4)\nsgnb.graph(two)",
+    "the graph of the last cell": "%sgl view graph",
     "a run, shown again": "out",
 }
 
