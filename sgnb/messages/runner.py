@@ -100,6 +100,8 @@ class RunnerReady(Wire, frozen=True, kw_only=True, tag="r.ready"):
     device: str
     attention_backend: str
     notice: str = ""
+    slot_bytes: int = 0
+    """Memory of one KV slot; 0 where it is not known."""
     rotates: bool = False
     """Its KV can be copied to other positions."""
 

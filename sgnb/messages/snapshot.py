@@ -77,6 +77,8 @@ class Snapshot(Wire, frozen=True, kw_only=True, tag="snapshot"):
     """With the knobs as they were then."""
     context_length: int
     max_total_tokens: int
+    slot_bytes: int = 0
+    """Memory of one KV slot; 0 where it is not known."""
     max_running: int
     stats: EngineStats
     nodes: list[SnapshotNode]

@@ -198,6 +198,7 @@ def picture_of(snapshot: Snapshot) -> dict[str, Any]:
         "time": snapshot.time,
         "step": snapshot.step,
         "slots": snapshot.max_total_tokens,
+        "slot_bytes": snapshot.slot_bytes,
         "page_size": snapshot.args.page_size,
         "policy": snapshot.args.schedule_policy,
         "settings": {name: getattr(snapshot.args, name) for name in LIVE},

@@ -269,6 +269,8 @@ def test_attributes_and_progress(tmp_path):
     )
     assert (runner.dtype, runner.device, runner.attention_backend) == ("float32", "cpu", "torch_native")
     assert "80 slots" in runner.notice and "100 tokens" in runner.notice
+    pool = sum(tensor.nbytes for tensor in runner._kv.kv)
+    assert runner.slot_bytes * (runner.max_total_tokens + 1) == pool, "one slot more, for padding"
     assert seen[-1] == ("kv", 80, 80) and {s[0] for s in seen} == {"weights", "kv"}
     with pytest.raises(ValueError, match="exceed the context of 20"):
         Driver(make_runner(model_store.resolve(str(tmp_path)), context_length=20)).forward({0: [1] * 21})

@@ -6,8 +6,9 @@ import test from "node:test";
 
 import { equalAgain, reasonOf } from "../../sgnb/widgets/static/causes.js";
 import { EngineState } from "../../sgnb/widgets/static/fold.js";
-import { before, count, cutAt, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
+import { before, count, cutAt, memory, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
 import { cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
+import { KVMapView } from "../../sgnb/widgets/static/kv.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { ageShare, flightsOf, layoutTree, reach, recentlyGone, runsOf, tickStep } from "../../sgnb/widgets/static/tree_data.js";
 import { cast, large, Script } from "./scenario.mjs";
@@ -88,6 +89,7 @@ test("numbers and times are written as everywhere", () => {
   assert.deepEqual([0, 999, 1171, 1234567, null].map(count), ["0", "999", "1\u2009171", "1\u2009234\u2009567", "–"]);
   assert.deepEqual([0.0091, 0.031, 0.38, 41.26, 2460].map(value => seconds(value)), ["9 ms", "31 ms", "0.38 s", "41.3 s", "41 min"]);
   assert.equal(seconds(0.0091, true), "9.1 ms");
+  assert.deepEqual([0, 400, 1 << 20, 1.75 * 2 ** 30, 1000 * 2 ** 20, 139 * 2 ** 30].map(memory), ["0.00 KiB", "0.391 KiB", "1.00 MiB", "1.75 GiB", "1000 MiB", "139 GiB"]);
   assert.deepEqual([before(2.41), share(9, 10), share(0, 0)], ["−2.41 s", "90 %", "–"]);
   assert.equal(oneLine("a\nb\u202Ec\u0007"), "a⏎b[U+202E]c[U+0007]");
 });
@@ -269,6 +271,14 @@ test("runs of a path are counted over all its owners together", () => {
   const state = new EngineState(20);
   for (const [owner, start, length] of [["node:2", 0, 4], ["node:3", 4, 2], ["c1.r1", 10, 1], ["node:2", 12, 2]]) state._run(owner, start, length, "", 0);
   assert.deepEqual([["node:2"], ["node:2", "node:3"], ["node:2", "node:3", "c1.r1"], ["gone"], []].map(owners => runsOf(state, owners)), [2, 2, 3, 0, 0]);
+});
+
+test("the map's head says how much memory the pool is, where that is known", () => {
+  const store = stateOf(cast());
+  const head = () => KVMapView.prototype.facts.call({ store });
+  assert.equal(head(), "16\u2009384 slots, page 1");
+  store.load({ ...cast().picture, slot_bytes: 114688 });
+  assert.equal(head(), "16\u2009384 slots, page 1, 1.75 GiB");
 });
 
 test("a report holds every slot once, and no text", () => {

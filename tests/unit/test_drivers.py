@@ -69,6 +69,7 @@ def test_two_in_flight_come_back_in_order_and_the_second_reads_what_the_first_dr
     driver = open_driver(name)
     try:
         assert (driver.name, driver.vocab_size, driver.max_running) == (name, 259, 16)
+        assert driver.slot_bytes == 25, "the stub's four lists"
         driver.launch(record(1, [65, 66, 67], 0, [1, 2, 3]))
         driver.launch(record(2, [FROM_PREVIOUS], 3, [4]))
         first, second = driver.collect(), driver.collect()

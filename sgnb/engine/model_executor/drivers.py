@@ -171,6 +171,8 @@ class Driver(ABC):
     device: str = ""
     attention_backend: str = ""
     notice: str = ""
+    slot_bytes: int = 0
+    """Memory of one KV slot; 0 where the runner does not know."""
     rotates: bool = False
     """KV can be copied to other positions: see ``Runner.copy_rotated``."""
     runner_pid: int = 0
@@ -209,6 +211,7 @@ class Driver(ABC):
             setattr(self, name, getattr(runner, name))
         for name in ("dtype", "device", "attention_backend", "notice"):
             setattr(self, name, getattr(runner, name, ""))
+        self.slot_bytes = getattr(runner, "slot_bytes", 0)
         self.rotates = getattr(runner, "rotates", False)
 
 

@@ -53,6 +53,8 @@ class BaseRunner(ABC):
     attention_backend: str
     max_running: int
     """Rows of the request table: ``req_pool_indices`` are 0…max_running - 1."""
+    slot_bytes: int = 0
+    """Memory that one KV slot takes in the pool; 0 where the cache is a library's."""
     rotates: bool = False
     """``copy_rotated`` works."""
     notice: str = ""

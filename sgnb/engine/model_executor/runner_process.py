@@ -66,6 +66,7 @@ def run(fd: int, folder: Path | None) -> int:
             device=runner.device,
             attention_backend=runner.attention_backend,
             notice=runner.notice,
+            slot_bytes=runner.slot_bytes,
             rotates=runner.rotates,
         )
     )

@@ -76,6 +76,8 @@ class StubRunner(BaseRunner):
         self._position = np.full(slots, -1, dtype=np.int64)
         self._hash = np.zeros(slots, dtype=np.uint64)
         self._copied = np.zeros(slots, dtype=np.int8)
+        pool = (self._token, self._position, self._hash, self._copied)
+        self.slot_bytes = sum(array.itemsize for array in pool)
         """1: copied to another position and not read since; 2: read, and part of that prefix from then on."""
         shape = (self.max_running, self.context_length)
         self._locs = np.zeros(shape, dtype=np.int64)

@@ -95,6 +95,7 @@ class TorchRunner(BaseRunner):
         self._threads = ThreadChooser(args.threads, fixed=args.deterministic or device.type != "cpu")
         self.notice = "; ".join(filter(None, (self.notice, small)))
         self.rotates = True
+        self.slot_bytes = per_slot
         self.vocab_size = config.vocab_size
         self.max_total_tokens = slots
         self.max_running = args.max_running_requests

@@ -53,6 +53,7 @@ def _picture(scheduler: Scheduler, _msg: SchedulerControl | None = None) -> dict
         "time": scheduler.clock(),
         "step": scheduler.meter.forward_steps,
         "slots": scheduler.allocator.size,
+        "slot_bytes": scheduler.runner.slot_bytes,
         "page_size": scheduler.allocator.page_size,
         "policy": scheduler.args.schedule_policy,
         "settings": live_knobs(scheduler),

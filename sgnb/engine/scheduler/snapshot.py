@@ -35,6 +35,7 @@ def take_snapshot(scheduler: Scheduler) -> Snapshot:
         args=scheduler.args,
         context_length=scheduler.runner.context_length,
         max_total_tokens=scheduler.allocator.size,
+        slot_bytes=scheduler.runner.slot_bytes,
         max_running=scheduler.runner.max_running,
         stats=scheduler.stats(),
         nodes=_nodes(scheduler),

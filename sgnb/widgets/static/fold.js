@@ -27,6 +27,7 @@ export class EngineState {
     this.time = 0;
     this.step = 0;
     this.pageSize = pageSize;
+    this.slotBytes = 0; // memory of one slot; 0: not known
     this.nodes = new Map();
     this.roots = new Map(); // root id → its children's ids
     this.order = 0;
@@ -51,6 +52,7 @@ export class EngineState {
   static fromSnapshot(snapshot) {
     const state = new EngineState(snapshot.slots, snapshot.page_size);
     state.seq = snapshot.seq;
+    state.slotBytes = snapshot.slot_bytes ?? 0;
     state.time = snapshot.time;
     state.step = snapshot.step;
     for (const [id, parent, start, length, locks, hits, pins, soft, used, root] of snapshot.nodes) {

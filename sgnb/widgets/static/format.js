@@ -28,6 +28,13 @@ export function share(part, whole) {
   return whole ? `${Math.round((100 * part) / whole)} %` : "–";
 }
 
+/** Memory: `1.75 GiB`, `12.3 MiB`. */
+export function memory(bytes) {
+  let [size, unit] = [bytes / 1024, "KiB"];
+  for (const next of ["MiB", "GiB", "TiB"]) if (size >= 1023.5) [size, unit] = [size / 1024, next];
+  return `${size.toPrecision(size < 999.5 ? 3 : 4)} ${unit}`;
+}
+
 /** `1 node`, `3 nodes`. */
 export function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;

@@ -4,7 +4,7 @@
 import { segmented } from "./controls.js";
 import { el, fill, on, sharpCanvas } from "./dom.js";
 import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
-import { count, share } from "./format.js";
+import { count, memory, share } from "./format.js";
 import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED } from "./kv_data.js";
 import { GUTTER, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
 import { KVSide } from "./kv_side.js";
@@ -268,7 +268,8 @@ export class KVMapView extends View {
 
   facts() {
     const state = this.store.live;
-    return `${count(state.slots)} slots, page ${count(state.pageSize)}`;
+    const size = state.slotBytes ? `, ${memory(state.slots * state.slotBytes)}` : "";
+    return `${count(state.slots)} slots, page ${count(state.pageSize)}${size}`;
   }
 
   sentence() {
