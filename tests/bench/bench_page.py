@@ -5,7 +5,8 @@
 A real JupyterLab and a real Chromium, as in the browser tests; no part named means all. All times are by the clock of one
 machine: a token's begins when the step that drew it ends, and ends when a mutation observer of the
 page sees its last character. Messages are those of JupyterLab's own connection to the kernel. Run it on a quiet machine;
-the load is printed with the figures. Bars: docs/benchmarks.md. ``SGNB_FLOOD_SECONDS`` shortens the flood.
+the load is printed with the figures. Bars: docs/benchmarks.md. ``SGNB_FLOOD_SECONDS`` shortens the flood;
+``SGNB_PAGE_TRACE=1`` traces it, which costs some: what the longest tasks did, and their CPU time.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from page_probes import (
     WATCH_PAGE,
     WATCH_TEXT,
 )
+from page_trace import CATEGORIES, long_tasks, total_cpu
 
 FLOOD_RATE, FLOOD_STREAMS = 5000, 64
 FLOOD_SECONDS = int(os.environ.get("SGNB_FLOOD_SECONDS", "20"))
@@ -203,10 +205,14 @@ def flood(lab: LabPage, server: LabServer) -> None:
     lab.page.evaluate(WATCH_PAGE)
     used = cpu_times()
     began = time.monotonic()
+    traced = lab.page.context.browser if os.environ.get("SGNB_PAGE_TRACE") else None
+    if traced is not None:
+        traced.start_tracing(page=lab.page, categories=CATEGORIES)
     lab.run_cell(2)
     open_branches(lab, 3)
     wait_aside(lab, 2)
     seconds = time.monotonic() - began
+    raw = traced.stop_tracing() if traced is not None else b""
     lab.shot("bench-flood")
     took = Counter({name: now - used.get(name, 0.0) for name, now in cpu_times().items()})
     lab.page.locator('.sgnb-program[data-state="finished"]').wait_for()
@@ -228,12 +234,25 @@ def flood(lab: LabPage, server: LabServer) -> None:
     print(f"  CPU seconds: {', '.join(f'{name} {value:.1f}' for name, value in took.most_common(6))}")
     print(f"  messages/s {len(counted) / seconds:.1f} {kinds}, with status {len(messages) / seconds:.1f}")
     print(f"  long tasks: {len(tasks)}, longest {max((d for _, d in tasks), default=0):.0f} ms")
+    if raw:
+        print_tasks(raw)
     print(
         f"  whole in the page: {sum(text in texts for text in shown)} of {len(shown)} opened, {whole} of {len(texts)} saved"
     )
     warned = "rate exceeded" in server.log.read_text() or "rate exceeded" in saved
     print(f"  rate warning: {'YES' if warned else 'none'}")
     print(f"  script a frame, ms: {lab.page.evaluate(FRAMES)}")
+
+
+def print_tasks(raw: bytes) -> None:
+    """The longest tasks of a trace, by the clock and by CPU."""
+    tasks = long_tasks(raw, 20.0)
+    print(f"  CPU ms of the page's main thread: {total_cpu(raw)}")
+    by_cpu = sorted(tasks, key=lambda task: -task["cpu"])
+    for title, some in (("by the clock", tasks), ("by CPU", by_cpu)):
+        print(f"  tasks, longest {title}:")
+        for task in some[:5]:
+            print(f"    {task['ms']:.0f} ms, CPU {task['cpu']:.0f} ms: {task['parts']}")
 
 
 def cpu_of(pid: int, seconds: float) -> float:
