@@ -108,12 +108,11 @@ class SavedOutputs {
   /** One renderer: put the saved table beside it, or take it away when the view has come after all. */
   check(node: Element): void {
     const lack = lackOf(node);
-    if (!lack && !node.parentElement?.querySelector(':scope > .sgnb-Saved')) {
-      return;
+    const waits = lack === 'loading' && this._waits(node);
+    if (lack !== 'loading') {
+      this._since.delete(node); // at the end of a run the same renderer loads its view once more
     }
-    if (lack === 'loading' && !this._waited.has(node)) {
-      this._waited.add(node);
-      window.setTimeout(() => node.isConnected && this.check(node), PATIENCE_MS);
+    if (waits || (!lack && !node.parentElement?.querySelector(':scope > .sgnb-Saved'))) {
       return;
     }
     const renderer = widgetAt(this._app.shell.widgets('main'), node);
@@ -141,8 +140,19 @@ class SavedOutputs {
     }
   }
 
-  /** Renderers whose view has had its time to come. */
-  private readonly _waited = new WeakSet<Element>();
+  /** Whether a view that is loaded still has time to come. */
+  private _waits(node: Element): boolean {
+    const now = performance.now();
+    const since = this._since.get(node);
+    if (since === undefined) {
+      this._since.set(node, now);
+      window.setTimeout(() => node.isConnected && this.check(node), PATIENCE_MS + 10);
+    }
+    return now - (since ?? now) < PATIENCE_MS;
+  }
+
+  /** Renderers that load a view, and since when. */
+  private readonly _since = new WeakMap<Element, number>();
   private readonly _told = new Set<string>();
 }
 
