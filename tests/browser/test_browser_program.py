@@ -224,6 +224,31 @@ def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
     page.evaluate("() => { window.unmount(); window.mount(); }")
     opened.get_by_text("Review the diff above for security only").wait_for()
     page.wait_for_function("() => document.querySelector('.sgnb-rows').scrollTop === 40")
+    # At the end of a run the root is taken out of the page first: then the view itself moves to the new one.
+    page.evaluate(
+        """() => {
+          const old = document.querySelector('#place');
+          window.before = { host: document.querySelector('.sgnb-program'), unmount: window.unmount };
+          const fresh = old.cloneNode(false);
+          old.replaceWith(fresh);
+          window.mount();
+          window.before.unmount(); // the old root is let go of later: that takes nothing from the new one
+        }"""
+    )
+    page.wait_for_function("() => document.querySelector('.sgnb-rows').scrollTop === 40")
+    assert page.evaluate("() => document.querySelector('.sgnb-program') === window.before.host")
+    # A further view of a run that is shown is one of its own, and leaves the other where it is.
+    views = page.evaluate(
+        """() => {
+          const second = document.querySelector('#place').cloneNode(false);
+          document.body.prepend(second); // mount() takes the first
+          window.mount();
+          const count = document.querySelectorAll('.sgnb-program').length;
+          window.unmount();
+          return [count, document.querySelectorAll('.sgnb-program').length];
+        }"""
+    )
+    assert views == [2, 1]
     page.close()
 
 

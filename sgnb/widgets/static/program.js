@@ -3,22 +3,38 @@
 import { el } from "./dom.js";
 import { applyDelta, fromSnapshot, isRunning } from "./program_data.js";
 import { newOutlook, ProgramView } from "./program_view.js";
+import { registry } from "./registry.js";
 import { storeOf } from "./store.js";
 
 const HELLO_EVERY = 1000;
-const outlooks = new Map(); // by run: JupyterLab makes a view anew when the run's output changes, at its end
+const outlooks = new Map(); // by run: a view that comes later goes on where the reader was
+const parts = new WeakMap(); // model → the view that was made of it last
 
+/**
+ * At the end of a run its output changes, and JupyterLab makes a view anew, after it has taken the root of the old one out of the
+ * page for good: what that showed moves to the new root, as it is. Another view of a run that is still shown is made.
+ */
 function render({ model, el: root }) {
+  let part = parts.get(model);
+  if (part?.attached && !part.root.parentNode) part.back();
+  else parts.set(model, (part = make(model)));
+  part.root = root;
+  root.append(...part.nodes);
+  return () => {
+    if (part.root === root) part.stop();
+  };
+}
+
+function make(model) {
   const host = el("div");
   const opened = el("div");
-  root.append(host, opened);
   const key = model.get("key");
   if (!outlooks.has(key)) outlooks.set(key, newOutlook());
   const view = new ProgramView(host, message => model.send(message), outlooks.get(key));
   let doc = fromSnapshot(model.get("snapshot") ?? {});
-  let dirty = null; // set of rows to draw at the next frame; "all" after a snapshot
-  let frame = 0;
+  let dirty = "all"; // after a snapshot; or a set of rows to draw at the next frame, or null
   let visible = true;
+  let moved = false;
   let asked = -HELLO_EVERY;
   let detach = null;
 
@@ -41,15 +57,17 @@ function render({ model, el: root }) {
     view.setStore(store);
   };
   const paint = () => {
-    frame = 0;
+    part.attached ||= host.isConnected;
     if (!visible || dirty === null) return;
     const changed = dirty === "all" ? undefined : [...dirty];
     dirty = null;
     joinStore();
     view.draw(doc, changed);
+    if (moved) view.list.scrollTop = outlooks.get(key).top;
+    moved = false;
   };
   const schedule = () => {
-    if (!frame && visible) frame = requestAnimationFrame(paint);
+    if (visible) registry().draw(paint, true); // the newest text is what is read: other views come after it
   };
   const onSnapshot = () => {
     const snapshot = model.get("snapshot");
@@ -99,18 +117,29 @@ function render({ model, el: root }) {
   model.on("change:snapshot", onSnapshot);
   model.on("msg:custom", onMessage);
   joinStore();
-  view.draw(doc);
+  schedule();
   if (isRunning(doc.head)) model.send({ k: "hello" });
-  return () => {
-    watcher.disconnect();
-    cancelAnimationFrame(frame);
-    model.off("change:snapshot", onSnapshot);
-    model.off("msg:custom", onMessage);
-    detach?.();
-    view.dispose();
-    host.remove();
-    opened.remove();
+  const part = {
+    nodes: [host, opened],
+    attached: false, // it has been in the page
+    back() {
+      moved = true; // where it was scrolled to is lost outside of the page
+      dirty ??= new Set();
+      schedule();
+    },
+    stop() {
+      if (parts.get(model) === part) parts.delete(model);
+      watcher.disconnect();
+      registry().undraw(paint);
+      model.off("change:snapshot", onSnapshot);
+      model.off("msg:custom", onMessage);
+      detach?.();
+      view.dispose();
+      host.remove();
+      opened.remove();
+    },
   };
+  return part;
 }
 
 const widget = { render };
