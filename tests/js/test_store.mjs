@@ -6,6 +6,7 @@ import test from "node:test";
 import { CACHED, DECODE, EngineState, FREE } from "../../sgnb/widgets/static/fold.js";
 import { History } from "../../sgnb/widgets/static/history.js";
 import { decode } from "../../sgnb/widgets/static/msgpack.js";
+import { registry } from "../../sgnb/widgets/static/registry.js";
 import { Store, storeOf } from "../../sgnb/widgets/static/store.js";
 import { Tape } from "../../sgnb/widgets/static/tape.js";
 import { Script, cast, large } from "./scenario.mjs";
@@ -507,3 +508,42 @@ export function encode(value) {
   put(value);
   return new Uint8Array(out);
 }
+
+test("views draw in turn: what is urgent in the next frame, the others as far as there is time", () => {
+  const { now } = performance;
+  let clock = 0;
+  let frames = [];
+  const seen = [];
+  performance.now = () => clock;
+  globalThis.requestAnimationFrame = run => frames.push(run);
+  const view = (name, cost) => Object.assign(() => {
+    seen.push(name);
+    clock += cost;
+  }, { measure: () => seen.push(`measure ${name}`), after: () => seen.push(`after ${name}`) });
+  const frame = () => {
+    const [run, ...more] = frames;
+    frames = [];
+    assert.equal(more.length, 0); // one frame is asked for, whoever wants it
+    run();
+    return seen.splice(0);
+  };
+  const [tree, kv, text] = [view("tree", 4), view("kv", 4), view("text", 20)];
+  const { draw, undraw } = registry();
+  try {
+    for (const one of [tree, kv, tree, text]) draw(one);
+    draw(text, true);
+    const sizes = ["measure text", "measure tree", "measure kv"];
+    assert.deepEqual(frame(), [...sizes, "text", "after text"]); // it took all the time
+    draw(text, true);
+    assert.deepEqual(frame(), [...sizes, "text", "tree", "after text", "after tree"]); // nobody waits for ever
+    draw(tree, true);
+    assert.deepEqual(frame(), ["measure tree", "measure kv", "tree", "kv", "after tree", "after kv"]);
+    for (const one of [tree, kv, text]) draw(one, true);
+    undraw(text);
+    assert.deepEqual(frame(), ["measure tree", "measure kv", "tree", "kv", "after tree", "after kv"]); // where the reader is
+    assert.equal(frames.length, 0);
+  } finally {
+    performance.now = now;
+    delete globalThis.requestAnimationFrame;
+  }
+});

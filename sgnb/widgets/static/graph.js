@@ -19,6 +19,7 @@ const SHOWN_LINES = 12;
 export class GraphView extends View {
   static kind = "graph";
   static title = "Graph";
+  static follows = false;
 
   constructor(host, store, options = {}) {
     const ownState = view => (view.options.data?.stages ? null : { words: "Nothing has run yet.", button: null, cover: true });

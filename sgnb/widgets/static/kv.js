@@ -228,7 +228,7 @@ export class KVMapView extends View {
     const table = this.mode === "table";
     this._scroll.hidden = this._legendNode.hidden = table;
     this.panel.twin.hidden = !table;
-    const inner = this.body.clientWidth - 20;
+    const inner = this.room.width - 20;
     this._layout = layoutMap(state.slots, state.pageSize, Math.max(120, inner - GUTTER), this._zoomLevel);
     if (!table && state.slots) this._drawMap(state);
     if (inner < 100) return;
@@ -242,7 +242,7 @@ export class KVMapView extends View {
     this._spacer.style.height = `${rows * pitch}px`;
     this._scroll.style.height = `${height + (cols * pitch > width ? 14 : 0)}px`;
     const { canvas } = this._map;
-    const view = { top: this._scroll.scrollTop, left: this._scroll.scrollLeft, mode: this.mode, cursor: document.activeElement === canvas ? (this.cursor ?? -1) : -1 };
+    const view = { top: this.room.top, left: this.room.left, mode: this.mode, cursor: document.activeElement === canvas ? (this.cursor ?? -1) : -1 };
     const { colours: c, range } = this;
     const key = [state.kvVersion, state.lockVersion, state.treeVersion, this.store.playhead, JSON.stringify(this.store.selection), ...Object.values(view), pitch, width, height, range, c.ground, c.locked, c.forcedColors, window.devicePixelRatio].join(" ");
     if (key === this._mapKey && this.mode !== "age") return;

@@ -3,6 +3,7 @@
 import { el, fill, setText } from "./dom.js";
 import { layoutOf, NUMBERS_EVERY } from "./program_data.js";
 
+const SOME = 16; // branches whose numbers are drawn in one frame
 const GLYPHS = { done: "✓", failed: "✕", stopped: "■", running: "", waiting: "" };
 
 /** A fork row. Where the rows of its branches stand is the view's to say (`view.lanes`). */
@@ -19,6 +20,7 @@ export class ForkView {
     this.opened = view.outlook.opened;
     this.layout = "";
     this.drawn = -NUMBERS_EVERY;
+    this.left = []; // branches whose numbers are still to be drawn in this round
   }
 
   update(row) {
@@ -35,16 +37,19 @@ export class ForkView {
     for (const lane of row.arms) if (!this.arms.has(lane)) this.arms.set(lane, this._arm(lane));
     if (fresh) this.layout = "";
     if (!this.layout) this.place(); // else the width is as it was: to ask for it costs a layout of the page
-    const now = performance.now();
-    if (!this.view.sparing || now - this.drawn >= NUMBERS_EVERY) this.numbers();
-    else for (const arm of this.arms.values()) if (this._stateOf(arm) !== arm.state) this._state(arm);
+    const all = !this.view.sparing;
+    for (const arm of this.arms.values()) if (all || this._stateOf(arm) !== arm.state) this._state(arm);
+    if (!all && (this.left.length || performance.now() - this.drawn >= NUMBERS_EVERY)) this.numbers();
     this._status();
   }
 
-  /** States and costs of the branches, four times a second while they run. */
+  /** States and costs of the branches, at most four times a second while they run; of many, some at each call. */
   numbers() {
-    this.drawn = performance.now();
-    for (const arm of this.arms.values()) this._state(arm);
+    if (!this.left.length) {
+      this.drawn = performance.now();
+      this.left = [...this.arms.values()];
+    }
+    for (const arm of this.left.splice(0, SOME)) this._state(arm);
   }
 
   settle() {

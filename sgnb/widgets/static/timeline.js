@@ -45,8 +45,8 @@ export class TimelineView extends View {
     this.top = sharpCanvas("sgnb-time-top", "Steps");
     this.lanes = sharpCanvas("sgnb-time-lanes", "Requests");
     this.spacer = el("div", "sgnb-time-spacer");
-    this.scroll = el("div", "sgnb-time-scroll", {}, this.spacer, this.lanes.canvas);
-    this.chart = el("div", "sgnb-time-chart", {}, this.overview.canvas, this.top.canvas, this.scroll);
+    this._scroll = el("div", "sgnb-time-scroll", {}, this.spacer, this.lanes.canvas);
+    this.chart = el("div", "sgnb-time-chart", {}, this.overview.canvas, this.top.canvas, this._scroll);
     this.twin = el("div", "sgnb-time-twin", { hidden: true });
     this.legendNode = this.legend([
       ["waiting", "waiting"],
@@ -208,7 +208,7 @@ export class TimelineView extends View {
     this.chart.hidden = this.legendNode.hidden = !shown;
     this.twin.hidden = shown;
     this.host.dataset.mode = this.mode;
-    const width = Math.max(160, this.body.clientWidth - 20);
+    const width = Math.max(160, this.room.width - 20);
     const left = width < 560 ? 84 : 108;
     const { from, to } = this.window;
     const g = (this.geometry = { left, width: width - left - 2, from, to });
@@ -231,7 +231,7 @@ export class TimelineView extends View {
     drawSteps(topContext, b, g, { ...shared, say, chosen });
     this._sizeLanes(lanes.length);
     const height = this._lanesHeight;
-    drawLanes(this.lanes.size(width, height), b, g, { ...shared, lanes, top: this.scroll.scrollTop, height, latest, find: rid => this.recordOf(rid), chosen: selection?.kind === "request" ? selection.id : "", step: chosen, found: this.found });
+    drawLanes(this.lanes.size(width, height), b, g, { ...shared, lanes, top: this.room.top, height, latest, find: rid => this.recordOf(rid), chosen: selection?.kind === "request" ? selection.id : "", step: chosen, found: this.found });
     this._drawOverview(width, left);
     this._label();
   }
@@ -248,10 +248,10 @@ export class TimelineView extends View {
   _sizeLanes(count_) {
     const all = Math.max(1, count_) * LANE;
     const pane = this.host.parentElement?.classList.contains("sgnb-pane");
-    const most = pane ? Math.max(LANES_HEIGHT, this.host.clientHeight - 330) : LANES_HEIGHT;
+    const most = pane ? Math.max(LANES_HEIGHT, this.room.height - 330) : LANES_HEIGHT;
     // Lanes come; they leave when out of view. The frame grows and does not shrink while a run is watched.
     this._lanesHeight = Math.min(most, Math.max(all, Math.min(this._lanesHeight ?? 0, 6 * LANE), 3 * LANE));
-    this.scroll.style.height = `${this._lanesHeight}px`;
+    this._scroll.style.height = `${this._lanesHeight}px`;
     this.spacer.style.height = `${all}px`;
   }
 

@@ -31,7 +31,7 @@ export function listen(view) {
   });
   for (const canvas of [top, lanes]) on(canvas, "wheel", event => turned(view, event, canvas), { passive: false });
   on(top, "dblclick", event => store.goTo(timeAt(view, event, top)));
-  on(view.scroll, "scroll", () => view.changed());
+  on(view._scroll, "scroll", () => view.changed());
   hearOverview(view, view.overview.canvas);
 }
 
@@ -103,7 +103,7 @@ function hearOverview(view, canvas) {
 // ---------------------------------------------------------------- under the pointer
 
 function recordUnder(view, event) {
-  const y = event.clientY - view.lanes.canvas.getBoundingClientRect().top + view.scroll.scrollTop;
+  const y = event.clientY - view.lanes.canvas.getBoundingClientRect().top + view._scroll.scrollTop;
   return view.shownLanes?.[Math.floor(y / LANE)]?.record ?? null;
 }
 

@@ -265,7 +265,7 @@ export class TreeView extends View {
     this.panel.twin.classList.toggle("sgnb-hidden-twin", !table);
     this.panel.twin.tabIndex = table ? 0 : -1;
     const { shown: state, time, selection } = this.store;
-    const width = Math.max(120, this.body.clientWidth - 20);
+    const width = Math.max(120, this.room.width - 20);
     const [from, to] = this._domain ?? [0, reach(state)];
     this._scale = width / (to - from);
     const path = new Set(state.path(this.selectedNode));
@@ -288,7 +288,7 @@ export class TreeView extends View {
     const inner = whole > height ? width - 12 : width;
     const context = this._map.size(inner, height);
     context.clearRect(0, 0, inner, height);
-    return { context, inner, height, top: this._scroll.scrollTop };
+    return { context, inner, height, top: this.room.top };
   }
 
   _drawLinks(state, more, width, wanted) {

@@ -2,16 +2,18 @@
 //
 // A view class:   class TreeView extends View { static kind = "tree"; static title = "Radix tree"; … }
 //   build()       once: put elements into this.body (and this.side, this.foot), switches into this.tools
-//   draw()        the picture: called from requestAnimationFrame when something changed and the view is seen
+//   draw()        the picture: called in a frame when something changed and the view is seen (registry.js)
 //   details()     numbers, tables, texts: at most four times a second
 //   facts()       the short text behind the title
 //   sentence()    the aria-label of its picture; also read when the selection changes
 //   key(event)    a key inside the view, true when taken; zoom(±1|0) and find(text) and copy() where they apply
+// draw() takes sizes from this.room: to read them off the page while views write to it costs a layout each time.
 // It reads this.store (store.js) and calls this.changed() after its own changes. host.dataset.ready says "1" after the
 // first draw, host.dataset.seq the number of the last event drawn: tests wait for them.
 
 import { emptyNode, emptyState, helpDialog, liveRegion, playheadBar, tooltip } from "./controls.js";
 import { button, el, fill, on, setText } from "./dom.js";
+import { registry } from "./registry.js";
 import { onSettings } from "./settings.js";
 
 const DETAILS_EVERY = 250;
@@ -27,8 +29,9 @@ export class View {
     this._dirty = true;
     this._detailsAt = -Infinity;
     this._detailsDirty = true;
-    this._frame = 0;
     this._timer = 0;
+    this._drawing = Object.assign(() => this._render(), { measure: () => this._measure(), after: () => this._rest() });
+    this._telling = () => this._tellDetails();
     this._seen = false;
     this._offs = [];
     this._make();
@@ -36,6 +39,7 @@ export class View {
 
   static kind = "";
   static title = "";
+  static follows = true; // the engine: its events are asked for while the view is seen
 
   get kind() {
     return this.constructor.kind;
@@ -79,7 +83,8 @@ export class View {
     this._help = helpDialog(host);
     this.build();
     on(host, "keydown", event => this._key(event));
-    this._offs.push(store.subscribe(what => this._told(what)), onSettings(() => this.changed()));
+    this._offs.push(onSettings(() => this.changed()));
+    if (this.constructor.follows) this._offs.push(store.subscribe(what => this._told(what)));
     this._watch();
   }
 
@@ -107,7 +112,7 @@ export class View {
   changed() {
     this._dirty = this._detailsDirty = true;
     this._detailsAt = -Infinity;
-    this._schedule();
+    this._schedule(true);
   }
 
   /** A legend entry: a swatch class and its words. */
@@ -147,7 +152,7 @@ export class View {
     if (what === "selection") this.region.say(this.sentence());
     this._dirty = this._detailsDirty = true;
     if (what !== "data") this._detailsAt = -Infinity;
-    this._schedule();
+    this._schedule(what === "playhead" || what === "selection"); // where the reader is, all views are in the same frame
   }
 
   _watch() {
@@ -179,23 +184,24 @@ export class View {
     const seen = inside && document.visibilityState !== "hidden";
     if (seen === this._seen) return;
     this._seen = seen;
-    this.store.visible(this, seen);
+    if (this.constructor.follows) this.store.visible(this, seen);
     if (seen) this.changed();
   }
 
-  _schedule() {
-    if (!this._seen || this._frame || this._closed) return;
-    this._frame = requestAnimationFrame(() => {
-      this._frame = 0;
-      this._render();
-    });
+  _schedule(urgent) {
+    if (this._seen && !this._closed) registry().draw(this._drawing, urgent);
+  }
+
+  /** `room`: of the body its width, of the view its height, where `_scroll` stands. */
+  _measure() {
+    const { scrollTop = 0, scrollLeft = 0 } = this._scroll ?? {};
+    this.room = { width: this.body.clientWidth, height: this.host.clientHeight, top: scrollTop, left: scrollLeft };
   }
 
   _render() {
     if (!this.width || this._closed) return;
     const began = performance.now();
     this._showState();
-    this.playhead.update();
     if (this._dirty) {
       this._dirty = false;
       this.draw();
@@ -203,23 +209,29 @@ export class View {
       this.host.dataset.step = String(this.store.step);
       this.host.dataset.ready = "1";
     }
-    const drawn = performance.now();
-    this.host.dataset.drawMs = (drawn - began).toFixed(2);
-    if (this._detailsDirty) {
-      const wait = this._detailsAt + DETAILS_EVERY - drawn;
-      if (wait <= 0) {
-        this._detailsDirty = false;
-        this._detailsAt = drawn;
-        setText(this._titleFacts, this.facts());
-        setText(this.engineName, this.store.replaying ? this.store.replaying.file : this.options.engine ? `engine ${this.options.engine}` : "");
-        this.details();
-      } else if (!this._timer) {
-        this._timer = setTimeout(() => {
-          this._timer = 0;
-          this._schedule();
-        }, wait);
-      }
-    }
+    this.host.dataset.drawMs = (performance.now() - began).toFixed(2);
+  }
+
+  /** What is words, after the pictures of all views. */
+  _rest() {
+    if (!this.width || this._closed) return;
+    this.playhead.update();
+    if (!this._detailsDirty) return;
+    const wait = this._detailsAt + DETAILS_EVERY - performance.now();
+    if (wait === -Infinity) this._tellDetails(); // nothing may lag behind what the reader did
+    else this._timer ||= setTimeout(() => {
+      this._timer = 0;
+      if (this._seen && !this._closed) registry().draw(this._telling); // not in the frame of a picture
+    }, Math.max(0, wait));
+  }
+
+  _tellDetails() {
+    if (this._closed || !this._detailsDirty) return;
+    this._detailsDirty = false;
+    this._detailsAt = performance.now();
+    setText(this._titleFacts, this.facts());
+    setText(this.engineName, this.store.replaying ? this.store.replaying.file : this.options.engine ? `engine ${this.options.engine}` : "");
+    this.details();
   }
 
   _showState() {
@@ -231,6 +243,7 @@ export class View {
       this._cover.hidden = !cover;
       this._content.hidden = cover;
       fill(this._cover, cover ? emptyNode(state) : []);
+      this._measure(); // what was covered had no size
     }
     this.note.hidden = !state || cover;
     if (state && !cover) setText(this.note, state.words);
@@ -302,7 +315,8 @@ export class View {
   destroy() {
     this._closed = true;
     this.store.visible(this, false);
-    cancelAnimationFrame(this._frame);
+    registry().undraw(this._drawing);
+    registry().undraw(this._telling);
     clearTimeout(this._timer);
     this.region.close();
     this.tip.hide();
