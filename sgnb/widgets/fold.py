@@ -292,7 +292,8 @@ class ProgramFold:
         for row in self.rows:
             for cost in row.costs:
                 if cost.state in ("queued", "running"):
-                    cost.state, cost.reason = "done", {"type": "abort"}
+                    begun = cost.state == "running"
+                    cost.state, cost.reason = "done", {"type": "abort" if begun else NOT_RUN}
             self._touch(row)
         self.changes.lanes.update(lane.number for lane in self.lanes)
 
@@ -341,7 +342,10 @@ class ProgramFold:
 
     def _touch(self, row: Row) -> None:
         self.changes.rows.add(self._index[id(row)])
-        self.changes.lanes.add(row.lane)
+        number = row.lane
+        while number >= 0:  # a branch goes on while one inside it does
+            self.changes.lanes.add(number)
+            number = self.lanes[number].parent
 
     # ------------------------------------------------------------ reading
 

@@ -104,6 +104,8 @@ def lane_data(fold: ProgramFold, lane: Lane) -> dict[str, Any]:
     """A branch's head: its name, its state in words, the values of its choices, and the first text that it made."""
     ended = fold.status if fold.finished is not None else ""
     state, said = lane.words(ended=ended, times=fold.times)
+    if state == "done" and not ended and (inner := inner_words(fold, lane)):
+        state, said = "running", inner
     return {
         "name": words.visible(lane.name),
         "fork": lane.fork,
@@ -146,10 +148,21 @@ def facts(fold: ProgramFold) -> list[str]:
 def branch_words(fold: ProgramFold) -> str:
     """``1 of 3 branches done``, of the newest fork; nothing where there was none or all are done."""
     arms = next((row.arms for row in reversed(fold.rows) if row.kind == "fork"), [])
+    return _done_words(fold, arms) if len(arms) > 1 else ""
+
+
+def inner_words(fold: ProgramFold, lane: Lane) -> str:
+    """The same of the newest fork inside a branch that goes on; its own generations are over."""
+    rows = (fold.rows[number] for number in reversed(fold.rows_of.get(lane.number, ())))
+    arms = next((row.arms for row in rows if row.kind == "fork"), [])
+    return _done_words(fold, arms) or next(filter(None, (inner_words(fold, fold.lanes[a]) for a in arms)), "")
+
+
+def _done_words(fold: ProgramFold, arms: list[int]) -> str:
     done = sum(fold.lanes[arm].over() for arm in arms)
-    if len(arms) < 2 or done == len(arms):
+    if done == len(arms):
         return ""
-    return f"{words.count(done)} of {words.count(len(arms))} branches done"
+    return f"{words.count(done)} of {words.count(len(arms))} branch{'' if len(arms) == 1 else 'es'} done"
 
 
 def summary(fold: ProgramFold) -> list[list[str]]:

@@ -101,31 +101,40 @@ def _rows(nodes: Iterable[ir.Node], progress: Progress) -> Iterator[tuple[int, d
 
 def _append_rows(node: ir.Append, progress: Progress) -> Iterator[tuple[int, dict[str, str]]]:
     """One row a turn of the append; generations stand in it by name."""
-    line = node.span.line
-    role, text, notes = "", "", []
+    role = ""
+    parts: list[ir.Part] = []
     for part in node.parts:
         if isinstance(part, ir.BeginPart):
             role = part.role
-        elif isinstance(part, ir.TextPart):
-            text += part.text
+        elif isinstance(part, ir.EndPart):
+            yield node.span.line, _turn(node.span.line, role, parts, progress)
+            role, parts = "", []
+        else:
+            parts.append(part)
+    if parts:
+        yield node.span.line, _turn(node.span.line, role, parts, progress)
+
+
+def _turn(line: int, role: str, parts: list[ir.Part], progress: Progress) -> dict[str, str]:
+    """Its text; where a call makes a part of it, what is written there: ``findings(forks) + "Decide."``."""
+    called = any(isinstance(part, ir.HolePart) and "(" in part.source for part in parts)
+    pieces, notes = [], []
+    for part in parts:
+        if isinstance(part, ir.TextPart):
+            pieces.append(words.quoted(part.text, MAX_CHARS) if called else part.text)
         elif isinstance(part, ir.HolePart):
-            text += "{" + part.source + "}"
-            if "(" in part.source:
-                notes.append(f"line {line}, {IN_PYTHON}")
+            pieces.append(part.source if called else "{" + part.source + "}")
         elif isinstance(part, ir.GenPart):
-            text += part.name or "gen"
-            notes += [
-                n for n in ("not started", _shape(part, progress), _limit(part)) if n and n not in notes
-            ]
+            pieces.append(part.name or "gen")
+            said = ("not started", _shape(part, progress), _limit(part))
+            notes += [note for note in said if note and note not in notes]
         elif isinstance(part, ir.SelectPart):
-            text += part.name or "select"
+            pieces.append(part.name or "select")
             choices = scoring_words(part.options).removeprefix("scoring ") if part.options else ""
             notes += [note for note in ("not started", choices) if note and note not in notes]
-        elif isinstance(part, ir.EndPart):
-            yield line, _row(role, text, words.DOT.join(notes))
-            role, text, notes = "", "", []
-    if text:
-        yield line, _row(role, text, words.DOT.join(notes))
+    if called:
+        notes.append(f"line {line}, {IN_PYTHON}")
+    return _row(role, (" + " if called else "").join(pieces), words.DOT.join(notes))
 
 
 def _shape(part: ir.GenPart, progress: Progress) -> str:

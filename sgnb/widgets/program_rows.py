@@ -255,8 +255,10 @@ class Lane:
             return "running", f"decoding, {words.count(rate)} tok/s" if rate else "decoding"
         if any(cost.state == "queued" for cost in self.costs):
             return "waiting", "queued"
-        if ended == "stopped" and any(cost.reason.get("type") == "abort" for cost in self.costs):
-            return "stopped", "stopped"
+        if any(cost.reason.get("type") == "abort" for cost in self.costs):
+            return "stopped", "stopped" if ended == "stopped" else "aborted"
+        if self.costs and all(cost.reason.get("type") == NOT_RUN for cost in self.costs):
+            return "stopped", NOT_RUN
         return ("done", "done") if self.costs or ended else ("waiting", "")
 
     def over(self) -> bool:

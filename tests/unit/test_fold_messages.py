@@ -14,6 +14,7 @@ from sgnb.widgets import fold_data
 from sgnb.widgets.fold import ProgramFold
 from sgnb.widgets.fold_data import cost_data
 from sgnb.widgets.fold_messages import FoldMessages
+from sgnb.widgets.pending import Progress, steps_after
 from sgnb.widgets.program import ProgramView
 from sgnb.widgets.static import fold_log, html_of, render_html, render_text, text_of
 
@@ -170,7 +171,7 @@ def test_steps_to_come_are_read_off_the_graph() -> None:
     assert "a" not in [step["text"] for step in doc["pending"]]
     log.append(ev.RunFinished("stopped", 1.0))
     assert text_of(fold_of(log)).count("[not run]") == len(fold.pending())
-    assert render_html(log).count("not run") == len(fold.pending())
+    assert render_html(log).count("not run") == len(fold.pending()) + 1, "and what waited in the queue"
 
 
 def test_a_choice_shows_its_winner_and_share() -> None:
@@ -223,6 +224,52 @@ def test_a_branch_says_in_words_where_it_is() -> None:
     rows = {row["lane"]: row for row in page.snapshot()["rows"] if row["costs"]}
     assert rows[2]["costs"][1]["parts"] == ["starts when finding ends"]
     assert rows[1]["costs"][1]["parts"] == ["scoring 2 choices"]
+
+
+def test_a_branch_goes_on_while_a_branch_inside_it_does() -> None:
+    log = a_log(ended=False)
+    log.append(ev.GenDone("r1", {"completion_tokens": 3, "finish_reason": {"type": "stop"}}))
+    log.append(ev.StateOpened(2, "0", 1, 1))
+    log.append(ev.GenQueued(2, "r2", "plan", 3, 9))
+    log.append(ev.GenDone("r2", {"completion_tokens": 1, "finish_reason": {"type": "stop"}}))
+    for state, name in ((3, "0.0"), (4, "0.1")):
+        log.append(ev.StateOpened(state, name, 2, 1))
+        log.append(ev.GenQueued(state, f"r{state}", "part", 4, 9))
+    fold = fold_of(log)
+    page = FoldMessages(fold)
+
+    def outer() -> tuple[str, str]:
+        told = fold_data.lane_data(fold, fold.lanes[1])
+        return told["state"], told["words"]
+
+    assert outer() == ("running", "0 of 2 branches done")
+    page.snapshot()
+    log.append(ev.GenDone("r3", {"completion_tokens": 1, "finish_reason": {"type": "stop"}}))
+    fold.feed(log.since(fold.next_seq))
+    assert 1 in [number for number, _ in page.delta()["lanes"]], "its head is told anew"
+    assert outer() == ("running", "1 of 2 branches done")
+    log.append(ev.GenDone("r4", {"completion_tokens": 0, "finish_reason": {"type": "abort"}}))
+    fold.feed(log.since(fold.next_seq))
+    assert outer() == ("done", "done")
+    ended = [fold_data.lane_data(fold, lane) for lane in fold.lanes[3:]]
+    assert [(one["state"], one["words"]) for one in ended] == [("stopped", "aborted")]
+
+
+def test_what_waited_when_the_run_was_stopped_was_not_run() -> None:
+    log = forked(ended=False)
+    log.append(ev.RunFinished("stopped", 1.0))
+    fold = fold_of(log)
+    said = {cost.rid: cost.parts(times=False, stopped=True)[-1] for cost in fold.costs()}
+    assert said == {"r2": 'stop "\\n\\n"', "r3": "stopped", "s2": "stopped", "s3": "not run"}
+
+
+def test_a_turn_that_a_call_makes_is_told_as_it_is_written() -> None:
+    source = 's += user(findings(forks) + "Decide: merge,\\nrevise.")\ns += user(f"Hi {who}" + "!")\n'
+    graph = parse_program(ast.parse(source), filename="cell", name="[1]")
+    assert [(step["text"], step["note"]) for step in steps_after(graph, Progress(0))] == [
+        ('findings(forks) + "Decide: merge,\\nrevise."', "line 1, runs in Python"),
+        ("Hi {who}!", ""),
+    ]
 
 
 @pytest.mark.parametrize("seed", range(8))
