@@ -188,6 +188,22 @@ def test_nothing_is_cut_in_any_width(browser: Browser, width: int, layout: str, 
     for box in boxes(page, ".sgnb-program button:visible, .sgnb-cost-rest:visible, .sgnb-option:visible"):
         assert box["left"] >= root["left"] - 1 and box["right"] <= root["right"] + 1
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    dangling = page.locator(".sgnb-cost-rest > .sgnb-item:first-child > .sgnb-dot:visible").evaluate_all(
+        """dots => dots.filter(dot => {
+          const [at, line] = [dot.getBoundingClientRect(), dot.closest(".sgnb-cost").getBoundingClientRect()];
+          const before = dot.closest(".sgnb-cost").querySelector(".sgnb-cost-head").getBoundingClientRect();
+          return at.left >= line.left && at.top >= before.bottom;
+        }).length"""
+    )
+    assert dangling == 0, "a dot that begins a line is cut off"
+    if width < 700:
+        page.get_by_role("radio", name="Probability").or_(
+            page.locator(".sgnb-header select")
+        ).last.select_option("probability")
+        keys = page.locator(".sgnb-program-legend")
+        assert keys.is_hidden()
+        page.get_by_role("button", name="Legend").click()
+        assert keys.is_visible()
     buttons = boxes(page, ".sgnb-header button:visible, .sgnb-header select:visible")
     for i, a in enumerate(buttons):
         for b in buttons[i + 1 :]:
@@ -291,7 +307,7 @@ def test_shades_legend_and_tokens_by_keyboard(browser: Browser) -> None:
     page.keyboard.press("Enter")
     dialog = page.locator(".sgnb-inspector")
     dialog.get_by_text(
-        "The grammar allowed 3 of 151\u2009936 tokens. Without it the first choice was The (0.38), not allowed here."
+        "The grammar allowed 3 of 151\u2009936 tokens. The best token it ruled out was The (0.38)."
     ).wait_for()
     assert dialog.get_by_text("probability 0.71, logprob −0.34").is_visible()
     assert [row.split() for row in dialog.locator(".sgnb-rival").all_inner_texts()][1:] == [

@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {
+  grammarWords,
   applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
 import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
@@ -152,4 +153,12 @@ test("one question about the past at a time; the newest moment wins, and live ne
   asked[2][1]("four");
   await settled();
   assert.deepEqual(shown, ["one", null, "four"]);
+});
+
+test("what the grammar ruled out was the first choice only where it was likelier than all it allowed", () => {
+  const seen = { allowed: 3, vocabulary: 151936, ruled_out: 9, ruled_out_text: "The", ruled_out_logprob: -0.97 };
+  assert.equal(grammarWords({ ...seen, top: [[-0.97, 9], [-1.2, 4]] }), "The grammar allowed 3 of 151\u2009936 tokens. Without it the first choice was The (0.38), not allowed here.");
+  assert.equal(grammarWords({ ...seen, top: [[-0.34, 4], [-0.97, 9]] }), "The grammar allowed 3 of 151\u2009936 tokens. The best token it ruled out was The (0.38).");
+  assert.equal(grammarWords({ allowed: 1, vocabulary: 151936 }), "The grammar allowed this token alone, of 151\u2009936.");
+  assert.equal(grammarWords({ allowed: 2, vocabulary: 0, ruled_out: 9, ruled_out_text: "x", ruled_out_logprob: null }), "The grammar allowed 2 tokens. The best token it ruled out was x.");
 });

@@ -1,7 +1,7 @@
 // The document of a program view and what is computed of it: applying deltas, how branches are laid out, which tokens are
 // shaded, what a click on text means. Pure: no elements, no clock. The words of a run come from the kernel (fold_data.py).
 
-import { count, HIDDEN } from "./format.js";
+import { count, HIDDEN, oneLine } from "./format.js";
 
 /** Milliseconds between two drawings of numbers: what changes faster cannot be read. */
 export const NUMBERS_EVERY = 250;
@@ -212,4 +212,13 @@ export function stretches(seg, ends, shade, from, to) {
 /** Probability with two decimals; unknown is `–`. */
 export function chanceOf(logprob) {
   return logprob === null || logprob === undefined ? "–" : Math.exp(Math.min(0, logprob)).toFixed(2);
+}
+
+/** What the grammar allowed at a token, and the best that it ruled out: the first choice of all, where it was that. */
+export function grammarWords({ allowed, vocabulary, top, ruled_out, ruled_out_text, ruled_out_logprob }) {
+  const of = vocabulary ? ` of ${count(vocabulary)}` : "";
+  const words = allowed === 1 ? `The grammar allowed this token alone${of && `,${of}`}.` : `The grammar allowed ${count(allowed)}${of} tokens.`;
+  if (!ruled_out_text) return words;
+  const best = oneLine(ruled_out_text) + (ruled_out_logprob === null || ruled_out_logprob === undefined ? "" : ` (${chanceOf(ruled_out_logprob)})`);
+  return top?.[0]?.[1] === ruled_out ? `${words} Without it the first choice was ${best}, not allowed here.` : `${words} The best token it ruled out was ${best}.`;
 }

@@ -4,14 +4,19 @@ import { el, fill, setText } from "./dom.js";
 import { layoutOf, NUMBERS_EVERY } from "./program_data.js";
 
 const SOME = 16; // branches whose numbers are drawn in one frame
-const GLYPHS = { done: "✓", failed: "✕", stopped: "■", running: "", waiting: "" };
+const GLYPHS = { done: "✓", failed: "✕", stopped: "■" };
+
+/** An arc turns behind the words of a branch that goes on. */
+function mark(node, { state }, words) {
+  node.toggleAttribute("data-busy", state === "running" || /^(prefill|compiling)/.test(words));
+}
 
 /** A fork row. Where the rows of its branches stand is the view's to say (`view.lanes`). */
 export class ForkView {
   constructor(view, nested) {
     this.view = view;
     this.nested = nested;
-    this.el = el("div", "sgnb-row sgnb-fork", { "data-role": "fork" });
+    this.el = el("div", nested ? "sgnb-row sgnb-fork" : "sgnb-row sgnb-fork sgnb-outer", { "data-role": "fork" });
     this.gutter = el("div", "sgnb-gutter");
     this.body = el("div", "sgnb-fork-body");
     this.el.append(this.gutter, this.body);
@@ -80,7 +85,8 @@ export class ForkView {
 
   /** Build the layout that fits the width there is now. */
   place() {
-    const width = this.body.clientWidth || this.view.width - 86;
+    const whole = this.view.width || this.view.root.clientWidth;
+    const width = (this.nested && this.body.clientWidth) || whole - 81; // its own, whatever the gutter of tabs
     const layout = layoutOf(this.arms.size, width, this.nested);
     if (layout === this.layout) return;
     this.layout = layout;
@@ -166,6 +172,7 @@ export class ForkView {
       const [toggle, state, first, values, cost] = arm.cells;
       setText(toggle, `${arm.opened.hidden ? "▸" : "▾"} ${lane.name}`);
       setText(state, `${words}${GLYPHS[lane.state] ? ` ${GLYPHS[lane.state]}` : ""}`);
+      mark(state, lane, words);
       setText(first, lane.first);
       setText(values, lane.values.map(value => value.join(" ")).join(", "));
       setText(cost, this.view.lanes.cost(arm.lane));
@@ -174,6 +181,7 @@ export class ForkView {
     if (this.layout === "tabs" && arm.tab) {
       setText(arm.tab.firstChild, name);
       setText(arm.tab.lastChild, GLYPHS[lane.state] || words);
+      mark(arm.tab.lastChild, lane, words);
       arm.tab.title = words;
       arm.tab.setAttribute("aria-label", `${name}, ${words}`);
       return;
@@ -181,6 +189,7 @@ export class ForkView {
     setText(arm.title, name);
     arm.head.dataset.state = lane.state;
     setText(arm.glyph, GLYPHS[lane.state] ?? "");
+    mark(arm.glyph, lane, words);
     if (!lane.values.length || this.view.running) return setText(arm.words, words);
     fill(arm.words, lane.values.flatMap(([key, value, share], index) => [index ? ", " : "", el("code", "", {}, key), " ", el("b", "", {}, value), share ? ` ${share}` : ""]));
     arm.head.dataset.state = "values";

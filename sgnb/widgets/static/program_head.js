@@ -17,11 +17,12 @@ const SHADES = [
 ];
 const REMEMBERED = "sgnb.shade";
 const PROMPT = [["reused", "prompt tokens reused"], ["computed", "computed"]];
+const RULE = ["rule", ""];
 const LEGENDS = {
   none: [],
-  probability: [...PROMPT, ["", "token probability"], ["unsure1", "< .75"], ["unsure2", "< .5"], ["unsure3", "< .25"], ["unsure4", "< .1"]],
+  probability: [...PROMPT, RULE, ["", "token probability"], ["unsure1", "< .75"], ["unsure2", "< .5"], ["unsure3", "< .25"], ["unsure4", "< .1"]],
   cached: PROMPT,
-  forced: [...PROMPT, ["forced", "forced by the grammar"]],
+  forced: [...PROMPT, RULE, ["forced", "forced by the grammar"]],
 };
 
 /** The shade this reader chose last, or "". */
@@ -64,6 +65,7 @@ export class Head {
     this.stop = el("button", "sgnb-button sgnb-stop", { type: "button", onclick: actions.stop }, el("span", "sgnb-square"), el("span", "", {}, "Stop"));
     this.timeline = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("timeline") }, "Show in timeline");
     this.graph = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("graph") }, "Show graph");
+    this.toLive = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => this.store.goLive() }, "Go live");
     this.element = el(
       "div",
       "sgnb-header",
@@ -78,10 +80,13 @@ export class Head {
       this.noStop,
       this.stop,
       this.timeline,
-      this.graph
+      this.graph,
+      this.toLive
     );
     this.summary = el("div", "sgnb-summary", { hidden: true });
-    this.legend = el("ul", "sgnb-program-legend", { "aria-label": "Legend", hidden: true });
+    this.keys = el("ul", "sgnb-program-legend", { "aria-label": "Legend" });
+    this.unfold = el("button", "sgnb-button sgnb-legend-button", { type: "button", "aria-expanded": "false", onclick: () => this.unfold.setAttribute("aria-expanded", String(this.keys.classList.toggle("sgnb-open"))) }, "Legend");
+    this.legend = el("div", "sgnb-legend-place", { hidden: true }, this.unfold, this.keys);
     this.lastNumbers = -NUMBERS_EVERY;
     this.received = performance.now();
   }
@@ -96,9 +101,7 @@ export class Head {
     if (!running) this.noStop.hidden = true;
     this.stop.hidden = !running || !this.noStop.hidden;
     this.stop.disabled = stopping;
-    this.timeline.hidden = this.graph.hidden = running || !head.word;
-    this.timeline.hidden ||= !head.store;
-    this.graph.hidden ||= !head.graph;
+    this.over = !running && !!head.word;
     if (!running || still || performance.now() - this.lastNumbers >= NUMBERS_EVERY) this.numbers();
     const key = JSON.stringify(head.summary ?? []);
     if (key !== this.summaryKey) {
@@ -137,8 +140,12 @@ export class Head {
 
   /** `shown at step 1 171` while the playhead is not at live. `still`: this view does show that moment. */
   drawPlayhead(store, still) {
+    if (!this.head) return;
     const away = !!store && !store.isLive;
-    this.playhead.hidden = !away;
+    this.store = store;
+    this.playhead.hidden = this.toLive.hidden = !away;
+    this.timeline.hidden = away || !this.over || !this.head.store;
+    this.graph.hidden = away || !this.over || !this.head.graph;
     if (away) setText(this.playhead, still ? `shown at step ${count(store.step)}` : `the others are at step ${count(store.step)}`);
   }
 
@@ -150,7 +157,9 @@ export class Head {
     this.legendKey = key;
     const missing = !tokens && (shade === "probability" || shade === "forced");
     const entries = missing ? [["", "Run with %%sgl --logprobs 5 to see probabilities."]] : LEGENDS[shade];
-    fill(this.legend, entries.map(([swatch, words]) => el("li", "", {}, swatch ? el("span", `sgnb-key sgnb-key-${swatch}`, { "aria-hidden": "true" }) : null, words)));
+    fill(this.keys, entries.map(([swatch, words]) => el("li", "", { "aria-hidden": !words }, swatch ? el("span", `sgnb-key sgnb-key-${swatch}`, { "aria-hidden": "true" }) : null, words)));
+    this.keys.classList.toggle("sgnb-folding", !missing);
+    this.unfold.hidden = missing;
     this.legend.hidden = !entries.length;
   }
 }

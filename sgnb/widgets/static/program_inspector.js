@@ -3,7 +3,7 @@
 
 import { el, fill, setText } from "./dom.js";
 import { count, oneLine } from "./format.js";
-import { chanceOf } from "./program_data.js";
+import { chanceOf, grammarWords } from "./program_data.js";
 
 const PATIENCE = 5000;
 
@@ -115,10 +115,13 @@ export class Inspector {
     const base = this.view.root.getBoundingClientRect();
     const box = this._rects()[0];
     if (!box) return;
+    this.dialog.style.maxWidth = `${base.width - 8}px`;
     const { offsetWidth: width, offsetHeight: height } = this.dialog;
     const left = Math.max(4, Math.min(box.left - base.left - 8, base.width - width - 4));
     const room = box.bottom + height + 8 < window.innerHeight || box.top - height - 8 < 0;
     const top = (room ? box.bottom + 8 : box.top - height - 8) - base.top;
+    this.dialog.dataset.side = room ? "below" : "above";
+    this.dialog.style.setProperty("--sgnb-tip", `${Math.max(8, Math.min(width - 20, box.left + box.width / 2 - base.left - left - 6))}px`);
     this.dialog.style.left = `${left + (this.floats ? base.left : 0)}px`;
     this.dialog.style.top = `${top + (this.floats ? base.top : 0)}px`;
   }
@@ -170,7 +173,7 @@ export class Inspector {
       ),
       data.reused === undefined ? el("p", "sgnb-dim", {}, `probability ${chance}${logprob}`) : el("p", "sgnb-dim", {}, this._origin(data, rid)),
       this._rivals(shown, data),
-      data.allowed ? el("p", "sgnb-dim", {}, this._grammar(data)) : null,
+      data.allowed ? el("p", "sgnb-dim", {}, grammarWords(data)) : null,
       data.missing ? el("p", "sgnb-dim", {}, data.missing) : null,
       this._foot(place, data, rid)
     );
@@ -216,14 +219,6 @@ export class Inspector {
   _stepOf({ position }, rid) {
     const covers = row => row.rid === rid && row.kind !== "decode" && row.prefix <= position && position < row.prefix + row.tokens;
     return this.view.store?.history.steps.findLast(step => step.rows.some(covers))?.step ?? -1;
-  }
-
-  _grammar(data) {
-    const allowed = data.allowed === 1 ? "The grammar allowed this token alone" : `The grammar allowed ${count(data.allowed)}`;
-    const of = data.vocabulary ? (data.allowed === 1 ? `, of ${count(data.vocabulary)}.` : ` of ${count(data.vocabulary)} tokens.`) : data.allowed === 1 ? "." : " tokens.";
-    if (!data.ruled_out_text) return allowed + of;
-    const chance = data.ruled_out_logprob === null || data.ruled_out_logprob === undefined ? "" : ` (${chanceOf(data.ruled_out_logprob)})`;
-    return `${allowed}${of} Without it the first choice was ${oneLine(data.ruled_out_text)}${chance}, not allowed here.`;
   }
 
   _foot(place, data, rid) {

@@ -31,11 +31,11 @@ export class Lanes {
     return this.view.doc.rows.filter(row => row.lane === lane).flatMap(row => row.costs);
   }
 
-  /** The cost of a branch in a table: its generations one after another. */
+  /** The cost of a branch in a table: a line for each of its generations. */
   cost(lane) {
     return this._costs(lane)
-      .map(cost => [cost.reuse, ...cost.parts].filter(Boolean).join(" · "))
-      .join("; ");
+      .map(cost => `${cost.name} ${[cost.reuse, ...cost.parts].filter(Boolean).join(" · ")}`)
+      .join("\n");
   }
 
   /** `, 38 tokens`: for the live region. */

@@ -4,12 +4,9 @@ import { el, fill, setText } from "./dom.js";
 import { barWidth, NUMBERS_EVERY } from "./program_data.js";
 import { RowText } from "./program_text.js";
 
-/** `parts` with dots between. */
-export function joinDots(parent, parts) {
-  parts.forEach((part, index) => {
-    if (index) parent.append(el("span", "sgnb-dot", { "aria-hidden": "true" }, "·"));
-    parent.append(typeof part === "string" ? el("span", "", {}, part) : part);
-  });
+/** `parts` with dots between; with `lead` also before them. A dot stays with what follows it: at a line's begin it is cut off. */
+export function joinDots(parent, parts, lead = false) {
+  parts.forEach((part, index) => parent.append(el("span", "sgnb-item", {}, index || lead ? el("span", "sgnb-dot", { "aria-hidden": "true" }, "·") : null, part)));
 }
 
 /** A row. `view` is the program view: its shade, its actions; `index`: the row's place in the program. */
@@ -90,10 +87,9 @@ export class RowView {
     if (key !== this.promptKey) {
       this.promptKey = key;
       this.counted.dataset.rid = prompt?.rid ?? "";
-      fill(this.counted, shown ? [this._bar(prompt), el("span", "sgnb-reuse", {}, prompt.reuse), el("span", "sgnb-dot", { "aria-hidden": "true" }, "·"), prompt.computed, el("span", "sgnb-dot", { "aria-hidden": "true" }, "·")] : []);
+      fill(this.counted, shown ? this._reuse(prompt, [prompt.computed, this.more]) : []);
     }
-    if (shown) this.counted.append(this.more);
-    else if (this.more.previousSibling !== this.counted) this.counted.after(this.more);
+    if (!shown && this.more.previousSibling !== this.counted) this.counted.after(this.more);
   }
 
   /** The cost lines when a state changed, else as often as numbers are drawn. */
@@ -110,24 +106,22 @@ export class RowView {
   }
 
   _costLine(cost) {
-    const line = el("div", "sgnb-cost", { "data-name": cost.name, "data-state": cost.state, "data-rid": cost.rid });
-    const head = el("span", "sgnb-cost-head", {}, el("code", "sgnb-name", {}, cost.name));
-    line.append(head);
     const parts = cost.parts.map(part =>
       part === cost.took && cost.took
         ? el("button", "sgnb-plain sgnb-took", { type: "button", title: "Show step", onclick: () => this.view.showStep(cost) }, part)
         : el("span", "sgnb-part", {}, part)
     );
     if (cost.why) parts.push(el("button", "sgnb-link sgnb-why", { type: "button", onclick: () => this.view.showIn("tree", cost) }, cost.why));
-    line.classList.toggle("sgnb-counted", !!cost.prompt);
-    if (cost.prompt) {
-      head.append(this._bar(cost), el("span", "sgnb-reuse", {}, cost.reuse));
-      if (parts.length) line.append(el("span", "sgnb-dot sgnb-turn", { "aria-hidden": "true" }, "·"));
-    }
-    const rest = el("span", "sgnb-cost-rest");
-    joinDots(rest, parts);
-    if (parts.length) line.append(rest);
-    return line;
+    const name = el("code", "sgnb-name", {}, cost.name);
+    return el("div", "sgnb-cost", { "data-name": cost.name, "data-state": cost.state, "data-rid": cost.rid }, ...this._reuse(cost, parts, name));
+  }
+
+  /** A cost line: name and what was reused of the prompt, as far as that is known, then the other parts. */
+  _reuse(cost, parts, name = null) {
+    const head = el("span", "sgnb-cost-head", {}, name, cost.prompt ? [this._bar(cost), el("span", "sgnb-reuse", {}, cost.reuse)] : null);
+    const rest = el("span", name && cost.prompt ? "sgnb-cost-rest sgnb-after" : "sgnb-cost-rest");
+    joinDots(rest, parts, !!cost.prompt);
+    return parts.length ? [head, rest] : [head];
   }
 
   _bar(cost) {
@@ -191,7 +185,6 @@ export class RowView {
     this.textNode.classList.toggle("sgnb-folded", foldable && !this.open);
     const cut = foldable && (this.open || this.textNode.scrollHeight > this.textNode.clientHeight + 2);
     this.more.hidden = !cut;
-    this.counted.classList.toggle("sgnb-has-more", cut);
     setText(this.more, this.open ? "Show less" : "Show all text");
     this.more.setAttribute("aria-expanded", String(this.open));
   }

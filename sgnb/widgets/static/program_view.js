@@ -60,7 +60,7 @@ export class ProgramView {
     this.list.append(this.lanes.host(0), this.pending);
     this.region = liveRegion();
     this.region.element.classList.add("sgnb-live");
-    root.append(this.head.element, this.head.summary, this.list, this.head.legend, this.region.element);
+    root.append(el("div", "sgnb-frame", {}, this.head.element, this.head.summary, this.list), this.head.legend, this.region.element);
     this.inspector = new Inspector(this);
     this.pinned = true;
     this.list.addEventListener(
@@ -174,7 +174,7 @@ export class ProgramView {
       this.pending,
       steps.map(step => {
         const note = ended ? "not run" : step.note;
-        const text = el("div", "sgnb-text", {}, step.text ? el("span", "sgnb-prompt", {}, step.text) : null, note ? el("span", "sgnb-note", {}, note) : null);
+        const text = el("div", "sgnb-text", {}, step.text ? el("span", "sgnb-prompt", {}, step.text) : null, step.text && note ? el("span", "sgnb-dot", { "aria-hidden": "true" }, "·") : null, note ? el("span", "sgnb-note", {}, note) : null);
         return el("div", "sgnb-row", { "data-state": "pending" }, el("div", "sgnb-gutter", {}, step.role), el("div", "sgnb-body", {}, text));
       })
     );
