@@ -61,7 +61,7 @@ _TO_SCHEDULER = (
     *("stats", "flush_cache", "requests", "check", "set", "knobs", "pause", "step", "resume"),
     *("pin", "unpin", "memory", "defragment", "history", "past"),
     *("record_start", "record_stop", "recorded_tokens"),
-    *("picture", "nodes", "holders", "prompt", "place", "slot", "compile_grammar"),
+    *("picture", "nodes", "holders", "prompt", "place", "slot", "running", "compile_grammar"),
 )
 
 

@@ -81,6 +81,8 @@ class RecordedEngine:
             return self._history(int(args.get("from_seq", 1)), int(args.get("limit", 1000)))
         if verb == "nodes":
             return {"nodes": self.texts.nodes(args.get("ids", []), float(args.get("at", self.span[1])))}
+        if verb == "running":
+            return {"texts": self.texts.spans(args.get("spans", []))}
         if verb == "prompt":
             return self.texts.prompt(str(args.get("rid", "")))
         if verb == "holders":
@@ -310,6 +312,21 @@ class NodeTexts:
             if len(ids) >= 4 * (start + length):
                 about["text"] = self._text(ids[4 * start : 4 * (start + length)])
             found[str(node)] = about
+        return found
+
+    def spans(self, wanted: object) -> dict[str, str]:
+        """The answer to ``running``: of each ``[rid, start, count]`` the text of these tokens of prompt and output."""
+        if not isinstance(wanted, list) or len(wanted) > _NODES:
+            raise RecordingError(f"spans must be a list of at most {_NODES}")
+        found: dict[str, str] = {}
+        for span in wanted:
+            try:
+                rid, start, count = span
+                first, last = max(0, int(start)), max(0, int(start)) + max(0, int(count))
+            except (TypeError, ValueError):
+                raise RecordingError("a span is [rid, start, count]") from None
+            if str(rid) in self._ids:
+                found[str(rid)] = self._text(self._ids[str(rid)][4 * first : 4 * last])
         return found
 
     def prompt(self, rid: str) -> dict[str, Any]:

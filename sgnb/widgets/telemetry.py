@@ -66,6 +66,7 @@ ASKS = frozenset(
         "holders",
         "prompt",
         "slot",
+        "running",
         "memory",
         "stats",
         "requests",

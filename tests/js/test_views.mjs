@@ -9,7 +9,9 @@ import { EngineState } from "../../sgnb/widgets/static/fold.js";
 import { before, count, cutAt, memory, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
 import { cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
 import { KVMapView } from "../../sgnb/widgets/static/kv.js";
+import { RunningTexts } from "../../sgnb/widgets/static/running_texts.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
+import { TreeView } from "../../sgnb/widgets/static/tree.js";
 import { ageShare, flightsOf, layoutTree, reach, recentlyGone, runsOf, tickStep } from "../../sgnb/widgets/static/tree_data.js";
 import { cast, large, Script } from "./scenario.mjs";
 
@@ -317,4 +319,49 @@ test("text has 4.5:1 on its ground; marks have 3:1, or an edge that has it", () 
     assert.ok(contrast(text, theme["locked-fill"]) >= 4.5, "text on locked");
     assert.ok(contrast(text, theme.evictable) >= 4.5, "text on evictable");
   }
+});
+
+test("what a side column calls of its view is there", () => {
+  for (const [file, View] of [["tree_side.js", TreeView], ["kv_side.js", KVMapView]]) {
+    const source = readFileSync(new URL(`../../sgnb/widgets/static/${file}`, import.meta.url), "utf8");
+    const called = new Set([...source.matchAll(/\bview\.(\w+)\(/g)].map(([, name]) => name));
+    assert.ok(called.size, file);
+    for (const name of called) assert.equal(typeof View.prototype[name], "function", `${file}: ${name}`);
+  }
+});
+
+test("text of a request beyond the tree is asked for as it grows, and as it was at an earlier moment", async () => {
+  const asked = [];
+  const store = { engineState: "running", ask: (verb, { spans }) => (asked.push([verb, ...spans]), Promise.resolve({ texts: { a: `${spans[0][2]} tokens` } })) };
+  let changes = 0;
+  const texts = new RunningTexts(store, () => changes++);
+  assert.equal(texts.of("a", 60, 25), undefined);
+  assert.equal(texts.of("a", 60, 26), undefined); // one question at a time
+  await new Promise(setImmediate);
+  assert.equal(texts.of("a", 60, 25), "25 tokens");
+  assert.deepEqual([changes, asked], [1, [["running", ["a", 60, 25]]]]);
+  texts.of("a", 85, 3); // what was decoded is the tree's now
+  await new Promise(setImmediate);
+  assert.equal(texts.of("a", 85, 3), "3 tokens");
+  store.engineState = "died";
+  assert.equal(texts.of("b", 0, 3), undefined);
+  assert.equal(asked.length, 2);
+  store.engineState = "running";
+  store.ask = () => Promise.resolve({ texts: {} });
+  texts.of("b", 0, 3);
+  await new Promise(setImmediate);
+  assert.equal(texts.of("b", 0, 3), null, "another notebook's");
+});
+
+test("the text of a request is that of its path and of what it has beyond it", () => {
+  const store = stateOf(cast());
+  const rid = [...store.shown.live.keys()].find(one => store.shown.flight(one).decode);
+  const { prefill, decode } = store.shown.flight(rid);
+  const parts = { store, texts: { of: node => `<${node.id}>` }, _running: { of: (...span) => `[${span}]` } };
+  const view = Object.create(TreeView.prototype, Object.getOwnPropertyDescriptors(parts));
+  store.select({ kind: "request", id: rid });
+  const path = store.shown.path(store.shown.holds.get(rid));
+  assert.equal(view.copy(), `${path.map(id => `<${id}>`).join("")}[${rid},${store.shown.shared(rid)},${prefill + decode}]`);
+  store.select({ kind: "node", id: path[0] });
+  assert.equal(view.copy(), `<${path[0]}>`);
 });

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scheduler_rig import Rig
+from scheduler_rig import BYTES, Rig
 
 from sgnb.engine.scheduler.key_pictures import KEEP_SECONDS, MAX_BYTES, KeyPicture, KeyPictures
-from sgnb.engine.scheduler.picture import key_picture
+from sgnb.engine.scheduler.picture import key_picture, text_of
 from sgnb.engine.scheduler.telemetry import RING_SECONDS, Telemetry
 from sgnb.messages import Label, RequestEvent
 
@@ -98,3 +98,21 @@ def test_a_slot_says_which_token_it_holds_to_its_own_client_alone() -> None:
     assert (said["position"], said["text"]) == (position, bytes(req.output_ids[:1]).decode())
     assert rig.ask("slot", client=2, slot=held, owner=f"node:{leaf.id}").data["text"] == ""
     assert rig.ask("slot", slot="x", owner=rid).error is not None
+
+
+def test_text_of_what_runs_and_is_not_in_the_tree_is_its_own_clients_alone() -> None:
+    rig = Rig()
+    rid = rig.decode(1, b"hello", max_new_tokens=6, ignore_eos=True)
+    rig.step(4)
+    req = rig.scheduler.reqs[rid]
+    whole = [*req.prompt, *req.output_ids]
+    assert len(req.output_ids) > 2
+    spans = [[rid, 3, 4], ["c1.r9", 0, 4]]
+    assert rig.ask("running", spans=spans).data == {"texts": {rid: text_of(BYTES, whole[3:7])}}
+    beyond = rig.ask("running", spans=[[rid, len(req.prompt), 1000]]).data["texts"][rid]
+    assert beyond and text_of(BYTES, list(req.output_ids)).startswith(beyond), "asking lets it go on"
+    assert rig.ask("running", client=2, spans=spans).data == {"texts": {}}
+    for bad in ("x", [[1]], [[rid, "x", 1]], [[rid, 0, 1]] * 65):
+        assert rig.ask("running", spans=bad).error is not None
+    rig.drain()
+    assert rig.ask("running", spans=spans).data == {"texts": {}}, "it has ended: its text is the tree's"

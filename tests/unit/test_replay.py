@@ -151,6 +151,11 @@ def test_after_a_gap_it_goes_on_from_the_next_snapshot(tmp_path: Path) -> None:
 def test_nodes_have_the_text_the_engine_would_give(rig: RecordedRig, recording: sgnb.Recording) -> None:
     texts = NodeTexts(recording)
     nodes = {node.id: node for node in rig.scheduler.cache.nodes()}
+    (rid, ids), *_ = texts._ids.items()
+    said = texts.spans([[rid, 2, 5], [rid[:-1] + "x", 0, 1]])
+    assert said == {rid: texts._text(ids[8:28])} and said[rid]
+    with pytest.raises(RecordingError):
+        texts.spans([[rid, "x", 1]])
     found = texts.nodes(list(nodes), recording.span()[1])
     assert {int(number): about["tokens"] for number, about in found.items()} == {
         number: len(node.key) for number, node in nodes.items()

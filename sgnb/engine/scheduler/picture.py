@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_NODES = 256
 MAX_NODE_BYTES = 4096
+MAX_SPANS = 64
 MAX_RUNS = 400_000
 
 
@@ -263,6 +264,25 @@ def _slot(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     return {}
 
 
+def _running(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
+    """Text of tokens of requests that run, as far as they are the client's: of each of ``spans``, ``[rid, start, count]``,
+    ``count`` tokens from position ``start`` of prompt and output together, or so many as there are."""
+    spans = msg.args.get("spans", [])
+    if not isinstance(spans, list) or len(spans) > MAX_SPANS:
+        raise LimitError(f"spans must be a list of at most {MAX_SPANS}")
+    found = {}
+    for span in spans:
+        try:
+            rid, start, count = span
+            wanted = slice(max(0, int(start)), max(0, int(start)) + max(0, int(count)))
+        except (TypeError, ValueError):
+            raise LimitError("a span is [rid, start, count]") from None
+        req = scheduler.reqs.get(str(rid))
+        if req is not None and req.client == msg.client:
+            found[req.rid] = _own_text(scheduler, [*req.prompt, *req.output_ids][wanted][:MAX_NODE_BYTES])
+    return {"texts": found}
+
+
 def _own_text(scheduler: Scheduler, ids: list[int]) -> str:
     return text_of(scheduler.table, scheduler.private_ids.true_ids(ids))
 
@@ -300,4 +320,5 @@ PICTURE_VERBS: dict[str, Callable[[Scheduler, SchedulerControl], dict[str, Any]]
     "prompt": _prompt,
     "place": _place,
     "slot": _slot,
+    "running": _running,
 }

@@ -6,6 +6,7 @@ import { el, fill, on, sharpCanvas } from "./dom.js";
 import { nameIn, nameOf } from "./fold.js";
 import { count, oneLine, plural, seconds } from "./format.js";
 import { NodeTexts } from "./node_texts.js";
+import { RunningTexts } from "./running_texts.js";
 import { flightsOf, layoutLinks, layoutTree, reach, recentlyGone } from "./tree_data.js";
 import { AXIS, LINK_ROW, drawAxis, drawBlock, drawLinks, drawSelected, paintOf } from "./tree_draw.js";
 import { TreeSide } from "./tree_side.js";
@@ -28,6 +29,7 @@ export class TreeView extends View {
     this._open = new Set();
     this._domain = null; // [from, to] tokens when zoomed
     this.texts = new NodeTexts(this.store, () => this.changed());
+    this._running = new RunningTexts(this.store, () => this.changed());
     const modes = [
       ["icicle", "Icicle"],
       ["links", "Tree"],
@@ -236,9 +238,17 @@ export class TreeView extends View {
     return nameIn(this.store.history, rid);
   }
 
-  copy() {
+  /** The text of a request's tokens that are not in the tree yet: see RunningTexts. */
+  runningText(rid) {
     const { shown } = this.store;
-    return shown.path(this.selectedNode).map(id => this.texts.of(shown.nodes.get(id)) ?? "").join("");
+    const { prefill, decode } = shown.flight(rid);
+    return prefill + decode ? this._running.of(rid, shown.shared(rid), prefill + decode) : "";
+  }
+
+  copy() {
+    const { shown, selection } = this.store;
+    const beyond = selection?.kind === "request" ? (this.runningText(selection.id) ?? "") : "";
+    return shown.path(this.selectedNode).map(id => this.texts.of(shown.nodes.get(id)) ?? "").join("") + beyond;
   }
 
   facts() {

@@ -52,7 +52,7 @@ export class TreeSide {
     const { prefill, decode } = rid ? state.flight(rid) : { prefill: 0, decode: 0 };
     const flight = prefill + decode;
     const parts = path.map(node => this._part(node, view.use(node), node.locks ? "sgnb-is-locked" : ""));
-    if (flight) parts.push(el("div", "sgnb-tree-part sgnb-is-decode", {}, el("div", "", {}, el("b", "", {}, `${count(flight)} tok`), dim(`  ${decode ? "decoding" : "prefill"}, not in the tree yet`))));
+    if (flight) parts.push(partOf(flight, `${decode ? "decoding" : "prefill"}, not in the tree yet`, view.runningText(rid), "sgnb-is-decode"));
     const facts = [];
     const holders = [...state.holds].map(([other, id]) => [other, state.path(id)]);
     const names = list => [...list.slice(0, NAMES), ...(list.length > NAMES ? [`${count(list.length - NAMES)} more`] : [])].join(", ");
@@ -76,9 +76,7 @@ export class TreeSide {
   }
 
   _part(node, words, className) {
-    const text = this.view.texts.of(node);
-    const shown = typeof text === "string" ? oneLine(text, 280) : dim(text === null ? "Another notebook's text." : "…");
-    return el("div", `sgnb-tree-part ${className}`, {}, el("div", "", {}, el("b", "", {}, `${count(node.length)} tok`), dim(`  ${words}`)), el("div", "sgnb-tree-text", {}, shown));
+    return partOf(node.length, words, this.view.texts.of(node), className);
   }
 
   _goneNodes(node) {
@@ -185,6 +183,12 @@ export class TreeSide {
     );
     this.twin.setAttribute("aria-activedescendant", selected ? `${this._id}-${selected}` : "");
   }
+}
+
+/** A part of the path: its tokens, what is known of it, its text (null: another notebook's; undefined: not known yet). */
+function partOf(tokens, words, text, className) {
+  const shown = typeof text === "string" ? oneLine(text, 280) : dim(text === null ? "Another notebook's text." : "…");
+  return el("div", `sgnb-tree-part ${className}`, {}, el("div", "", {}, el("b", "", {}, `${count(tokens)} tok`), dim(`  ${words}`)), el("div", "sgnb-tree-text", {}, shown));
 }
 
 /** Both texts, aligned where they part; what is equal again behind the difference is hatched. `cell`: of the cached one. */

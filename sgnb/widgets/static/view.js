@@ -277,14 +277,15 @@ export class View {
       "+": () => this.zoom(1),
       "-": () => this.zoom(-1),
       0: () => this.zoom(0),
-      c: () => this._copy(),
+      c: () => this.copySelected(),
       "?": () => this._help(),
     };
     const act = acts[SAME_KEYS[key] ?? key.toLowerCase()];
     return !!act && act() !== false;
   }
 
-  _copy() {
+  /** Put what is selected on the clipboard. */
+  copySelected() {
     const text = this.copy();
     if (!text) return false;
     return navigator.clipboard?.writeText(text).then(() => this.region.say("Copied."), () => this.region.say("The browser refused to copy."));
