@@ -70,6 +70,7 @@ def start_cell(
         passes=passes,
         priority=priority,
     )
+    core.keeps_branches = True
     begin(core, parse_program(cell.tree, filename=filename, name=f"[{cell_name}]") if code else None, reason)
     for name in shadowed(cell, user_ns):
         note(core, f"`{name}` means sgnb's in this cell; your variable of that name is hidden.")

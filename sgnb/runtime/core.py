@@ -101,6 +101,8 @@ class Core(Ending):
         """True while a block is being handed over."""
         self.kept_states: list[State] | None = None
         """States opened from now on are kept here, where a view wants to fork them later; None: nobody does."""
+        self.keeps_branches = False
+        """True for a cell, whose reader sees every branch: one that no name holds any more goes on to its end."""
         self.state_count = 0
         self._roots = 0
         self.eager = False

@@ -58,7 +58,7 @@ class Slot:
     ) -> None:
         self.core = core
         self._state: weakref.ref[State] | None = weakref.ref(state)
-        self._held: State | None = None if state.is_branch else state
+        self._held: State | None = state if core.keeps_branches or not state.is_branch else None
         self.heirs: list[weakref.ref[State]] = []
         """Branches that were forked behind this generation: its failure is theirs."""
         self.also: list[State] = []
@@ -90,7 +90,8 @@ class Slot:
     def state(self) -> State | None:
         """The state it belongs to, until it ends. A branch that nobody holds any more is gone before that.
 
-        A root state is held: one that nobody else holds still finishes its text.
+        A root state is held: one that nobody else holds still finishes its text. So are the branches of a cell, which all
+        have a reader.
         """
         return None if self._state is None else self._state()
 

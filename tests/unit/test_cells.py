@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import sgnb as sgl
 from sgnb.backends.mock import MockBackend
 from sgnb.errors import LimitError, ProgramError, ProgramTypeError, SgnbError
-from sgnb.runtime.events import HostNote
+from sgnb.lang.instruction import Fork
+from sgnb.runtime.events import GenDone, HostNote
 from sgnb.runtime.run import run_cell
 
 MISTAKES = {
@@ -226,4 +229,20 @@ def test_F42_a_mutated_cell_never_raises_an_internal_error(cut):
         except (SgnbError, NameError, TypeError, AttributeError, ValueError) as error:
             assert "_sg_" not in str(error)
         assert run.done
+    backend.shutdown()
+
+
+def test_branches_of_a_cell_end_whether_a_name_holds_them_or_not():
+    """A cell returns when every state of its run has ended, and its reader sees all of them."""
+    backend = MockBackend({"a": "one", "c": "two"}, delay=0.002)
+    text = 'for i, b in enumerate(s.fork(3)):\n    b += f"Q{i}: " + gen("a")\n    b += " " + gen("c")'
+    run = run_cell(text, cell_name="5", user_ns={}, backend=backend)
+    run.drive()
+    ends = [entry.event for entry in run.log.since(0) if isinstance(entry.event, GenDone)]
+    assert [end.meta["finish_reason"]["type"] for end in ends] == ["stop"] * 6
+    sids = next(op.children for block in backend.log for op in block.instructions if isinstance(op, Fork))
+    until = time.monotonic() + 20
+    while not set(sids) <= set(backend.released):
+        assert time.monotonic() < until, backend.released
+        time.sleep(0.01)
     backend.shutdown()
