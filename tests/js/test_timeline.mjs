@@ -275,6 +275,16 @@ test("a burst reaches back over requests that overlap", () => {
   assert.equal(burstStart(history, index.end), first.queued);
 });
 
+test("a request that still runs is of the burst, also when one that came later ended long ago", () => {
+  const script = new Script();
+  script.request("old", "3", "", "story", 20).later(0.1).request("new", "4", "", "label", 20).later(0.2);
+  script.state("new", "4", "", "label", "finished", { reason: "stop" }).later(5);
+  script.pass([]);
+  const { history } = filled(script);
+  assert.equal(burstStart(history, script.time), script.began);
+  assert.equal(burstStart(history, script.began + 0.05), script.began, "of an earlier moment, what was there then");
+});
+
 test("going to a step shows that step, however short it was, and stepping visits each", () => {
   const script = new Script({ slots: 64 });
   for (let i = 0; i < 40; i++) script.put({ t: "step", step: ++script.step, mode: "decode", rows: [], schedule_seconds: 0.004, forward_seconds: i % 3 ? 0.0001 : 0.02, sample_seconds: 0, process_seconds: 0.0003 }).later(0.0005);

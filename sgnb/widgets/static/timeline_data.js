@@ -280,13 +280,19 @@ export function percentile(values, share) {
   return values[wanted];
 }
 
-/** From when the newest stretch of work lasts: back over requests that overlap or follow within `gap` seconds. */
-export function burstStart(history, latest, gap = 1) {
-  const records = [...history.requests.values()];
+/**
+ * From when the stretch of work that ends at `latest` lasts: back over requests that overlap or follow within `gap` seconds.
+ * Of one longer than `most` seconds, some moment before that.
+ */
+export function burstStart(history, latest, { gap = 1, most = 12 } = {}) {
+  const spans = [];
+  for (const { queued, finished } of history.requests.values()) {
+    const end = finished && finished < latest ? finished : latest;
+    if (queued <= latest && end > latest - most) spans.push([end, queued]);
+  }
   let start = latest;
-  for (let i = records.length - 1; i >= 0; i--) {
-    const { queued, finished } = records[i];
-    if ((finished || latest) < start - gap) break;
+  for (const [end, queued] of spans.sort(([a], [b]) => b - a)) {
+    if (end < start - gap) break;
     start = Math.min(start, queued);
   }
   return start;
