@@ -52,9 +52,12 @@ class TokenInfo(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The request left the queue."""
+    """The request left the queue. ``prompt``: tokens of its prompt, 0 where that is not known; ``cached``: of these,
+    what it found in the cache."""
 
     rid: str
+    prompt: int = 0
+    cached: int = 0
 
 
 class Delta(msgspec.Struct, frozen=True):

@@ -121,7 +121,7 @@ class SinkWaiter:
         events: list[BackendEvent] = []
         for chunk in chunks:
             if chunk.started:
-                events.append(Started(chunk.rid))
+                events.append(Started(chunk.rid, chunk.prompt_tokens, chunk.cached_tokens))
             if chunk.text or chunk.ids:
                 events.append(Delta(chunk.rid, chunk.text, _tokens(chunk)))
             if chunk.logprobs:

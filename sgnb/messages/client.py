@@ -264,6 +264,10 @@ class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     logprobs: list[TokenLogprob] = []
     started: bool = False
     """True once: the request left the queue."""
+    prompt_tokens: int = 0
+    """With ``started``: of its prompt; 0 where that is not known."""
+    cached_tokens: int = 0
+    """Of these, what it found in the cache."""
     choice: Choice | None = None
     """With the last chunk of a Select."""
     finish: Finish | None = None

@@ -176,6 +176,9 @@ class ReqOutput(Wire, frozen=True, kw_only=True):
     visible: int = 0
     logprobs: list[TokenLogprob] = []
     started: bool = False
+    prompt_tokens: int = 0
+    """With ``started``, as in ``Chunk``."""
+    cached_tokens: int = 0
     finish: Finish | None = None
     meta: RequestMeta | None = None
     leftover: bytes = b""

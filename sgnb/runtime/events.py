@@ -77,9 +77,12 @@ class GenQueued(msgspec.Struct, frozen=True):
 
 
 class GenStarted(msgspec.Struct, frozen=True):
-    """It left the engine's queue."""
+    """It left the engine's queue. ``prompt``: tokens of its prompt, 0 where that is not known; ``cached``: of these, what
+    it found in the cache."""
 
     rid: str
+    prompt: int = 0
+    cached: int = 0
 
 
 class GenDelta(msgspec.Struct, frozen=True):

@@ -214,8 +214,10 @@ class ProgramFold:
         else:
             self._touch(row)
         match event:
-            case ev.GenStarted():
+            case ev.GenStarted(prompt=prompt_tokens, cached=cached):
                 cost.state = "running"
+                if prompt_tokens:
+                    cost.prompt, cost.cached = prompt_tokens, cached
             case ev.GenDelta(text=text, tokens=tokens, details=details):
                 cost.state = "running"
                 cost.tokens += tokens
@@ -366,9 +368,9 @@ class ProgramFold:
         return [cost for _, _, cost in self.generations.values()]
 
     def totals(self) -> tuple[int, int]:
-        """Reused and all prompt tokens of the finished generations."""
-        done = [cost for cost in self.costs() if cost.prompt is not None]
-        return sum(cost.cached for cost in done), sum(cost.prompt or 0 for cost in done)
+        """Reused and all prompt tokens of the generations that began."""
+        begun = [cost for cost in self.costs() if cost.prompt is not None]
+        return sum(cost.cached for cost in begun), sum(cost.prompt or 0 for cost in begun)
 
     def seconds(self) -> float:
         """How long the run took, or runs by now."""

@@ -158,7 +158,11 @@ class Cost:
 
     def why(self) -> str:
         """``Why not 476?`` where much of the prompt was computed, or some of it for another reason than that it is new."""
-        if not self.prompt or (self.cached >= GOOD_REUSE * self.prompt and self.miss not in NOT_NEW):
+        if (
+            not self.prompt
+            or self.state == "running"
+            or (self.cached >= GOOD_REUSE * self.prompt and self.miss not in NOT_NEW)
+        ):
             return ""
         return f"Why not {words.count(self.prompt)}?"
 

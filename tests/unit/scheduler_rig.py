@@ -53,6 +53,8 @@ class Told:
     visible: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     started: int = 0
+    begun: tuple[int, int] = (0, 0)
+    """Tokens of its prompt and what was cached of them, as told when it left the queue."""
     finish: Finish | None = None
     meta: RequestMeta | None = None
     leftover: bytes = b""
@@ -68,6 +70,8 @@ class Told:
         self.visible.append(out.visible)
         self.logprobs += out.logprobs
         self.started += out.started
+        if out.started:
+            self.begun = (out.prompt_tokens, out.cached_tokens)
         if out.finish is not None:
             self.finish, self.meta, self.leftover = out.finish, out.meta, out.leftover
             self.choice = out.choice

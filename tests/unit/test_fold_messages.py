@@ -255,6 +255,20 @@ def test_a_branch_goes_on_while_a_branch_inside_it_does() -> None:
     assert [(one["state"], one["words"]) for one in ended] == [("stopped", "aborted")]
 
 
+def test_a_running_gen_says_what_was_reused_of_its_prompt() -> None:
+    """From when it leaves the queue; why not more is asked when it is over."""
+    log = a_log(ended=False)
+    log.append(ev.GenQueued(1, "r2", "more", 5, 10))
+    log.append(ev.GenStarted("r2", 340, 100))
+    told = cost_data(fold := fold_of(log), fold.costs()[1])
+    assert (told["state"], told["cached"], told["prompt"]) == ("running", 100, 340)
+    assert (told["reuse"], told["why"]) == ("100 of 340 tokens reused", "")
+    assert fold.costs()[0].prompt is None
+    log.append(ev.GenDone("r2", {"completion_tokens": 2, "prompt_tokens": 340, "cached_tokens": 100}))
+    told = cost_data(fold := fold_of(log), fold.costs()[1])
+    assert told["why"] == "Why not 340?"
+
+
 def test_what_waited_when_the_run_was_stopped_was_not_run() -> None:
     log = forked(ended=False)
     log.append(ev.RunFinished("stopped", 1.0))

@@ -53,6 +53,7 @@ def test_second_request_reuses_the_first_ones_prefix():
     rig.run(1, PROMPT + b"one")
     told = rig.run(2, PROMPT + b"two")
     assert told.meta.cached_tokens == len(PROMPT)
+    assert told.begun == (len(PROMPT) + 3, len(PROMPT)), "as soon as it leaves the queue"
     assert told.ids == alone(PROMPT + b"two").ids
 
 

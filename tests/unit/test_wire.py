@@ -100,14 +100,16 @@ def test_chunks_of_a_step_come_as_one_call():
     logprob = TokenLogprob(id=7, logprob=-0.5, top=[(-0.5, 7)])
     waiter.take(
         [
-            Chunk(rid="a", started=True, text="x", ids=[7], logprobs=[logprob]),
+            Chunk(
+                rid="a", started=True, prompt_tokens=9, cached_tokens=4, text="x", ids=[7], logprobs=[logprob]
+            ),
             Chunk(rid="b", text="", ids=[1]),
             Chunk(rid="a", text="y", finish=Finish(type="stop", matched="."), meta=META),
         ]
     )
     (events,) = calls
     assert events[:4] == [
-        Started("a"),
+        Started("a", 9, 4),
         Delta("a", "x", (TokenInfo(7, -0.5, ((-0.5, 7),)),)),
         Delta("b", "", (TokenInfo(1),)),
         Delta("a", "y", ()),

@@ -117,7 +117,15 @@ def _progress(req: Req) -> ReqOutput:
     ids = req.output_ids[req.sent_ids :]
     started = not req.told_start
     req.sent_ids, req.told_start = len(req.output_ids), True
-    return ReqOutput(rid=req.rid, ids=ids, visible=req.scanner.visible, logprobs=logprobs, started=started)
+    return ReqOutput(
+        rid=req.rid,
+        ids=ids,
+        visible=req.scanner.visible,
+        logprobs=logprobs,
+        started=started,
+        prompt_tokens=len(req.prompt) if started else 0,
+        cached_tokens=req.cached_tokens if started else 0,
+    )
 
 
 LEAST_NOTED = 32

@@ -70,6 +70,8 @@ class DetokenizerManager:
             ids=out.ids,
             logprobs=out.logprobs,
             started=out.started,
+            prompt_tokens=out.prompt_tokens,
+            cached_tokens=out.cached_tokens,
             finish=out.finish,
             meta=out.meta,
             prompt_ids=out.prompt_ids if with_ids else [],
