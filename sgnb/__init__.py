@@ -231,8 +231,8 @@ def _unknown(name: str) -> str:
 
 
 def __dir__() -> list[str]:
-    """The public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    """The public names, imported or not: what Tab offers after ``sgl.``."""
+    return sorted(__all__)
 
 
 def load_ipython_extension(ipython: object) -> None:

@@ -99,16 +99,36 @@ def open_call(code: str) -> str:
     head = re.sub(r"\w*$", "", code).rstrip()
     if not head.endswith(("(", ",")):
         return ""
+    at = _opened(head)
+    found = re.search(r"([A-Za-z_]\w*)\s*$", head[:at]) if at >= 0 and head[at] == "(" else None
+    return found.group(1) if found else ""
+
+
+def given_before(code: str) -> tuple[int, list[str]]:
+    """How many arguments by place the open call has before the cursor, and the names of those given by name."""
+    head = re.sub(r"\w*$", "", code).rstrip()
+    parts, depth = [""], 0
+    for char in head[_opened(head) + 1 :]:
+        depth += (char in _OPENERS) - (char in _CLOSERS)
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    named = [found[1] for part in parts if (found := re.match(r"\s*([A-Za-z_]\w*)\s*=(?!=)", part))]
+    return len(parts) - 1 - len(named), named
+
+
+def _opened(code: str) -> int:
+    """Where the innermost bracket that is open at the end of ``code`` stands; -1 if none is."""
     depth = 0
-    for at in range(len(head) - 1, -1, -1):
-        if head[at] in _CLOSERS:
+    for at in range(len(code) - 1, -1, -1):
+        if code[at] in _CLOSERS:
             depth += 1
-        elif head[at] in _OPENERS:
+        elif code[at] in _OPENERS:
             if depth == 0:
-                found = re.search(r"([A-Za-z_]\w*)\s*$", head[:at]) if head[at] == "(" else None
-                return found.group(1) if found else ""
+                return at
             depth -= 1
-    return ""
+    return -1
 
 
 def base_of(code: str) -> tuple[str, bool] | None:

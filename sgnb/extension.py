@@ -6,13 +6,14 @@ ipywidgets waits for the first display. Nothing but putting in place and taking 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from sgnb import completion, knob_words, magic_options, panel
+from sgnb import completion, knob_words, magic_options, panel, views
 from sgnb.controls import Controls
 from sgnb.knobs import KNOBS, LIVE
 from sgnb.magics import SglMagics
+from sgnb.runtime.function import SglFunction
 from sgnb.runtime.state import State
 from sgnb.widgets import output
 from sgnb.widgets.publisher import get_publisher
@@ -33,14 +34,31 @@ def load(shell: Any) -> None:
         "set": [*LIVE],
         "states": ["release"],
         "record": ["start", "stop", "--no-text", "--seconds"],
+        "view": [*views.KINDS],
     }
-    values = {("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE}
+    namespace = shell.user_ns
+
+    def named(kind: type | tuple[type, ...]) -> completion.Answers:
+        return lambda: [
+            name for name, one in list(namespace.items()) if isinstance(one, kind) and name[0] != "_"
+        ]
+
+    def engines() -> list[str]:
+        return [record.name for record in controls.records()]
+
+    values: dict[tuple[str, str], Sequence[str] | completion.Answers] = {
+        **{("set", name): knob_words.value_words(KNOBS[name]) for name in LIVE},
+        **{("launch", flag): knob_words.value_words(KNOBS[name]) for flag, name in _with_values().items()},
+        ("view", "graph"): named((SglFunction, State)),
+        ("explain", "explain"): named(SglFunction),
+        ("attach", "attach"): engines,
+        ("states", "release"): named(State),
+    }
     answers: dict[str, completion.Answers] = {
-        **dict.fromkeys(["-o", "--out"], list),
-        "--from": lambda: [name for name, value in shell.user_ns.items() if isinstance(value, State)],
-        "--engine": lambda: [record.name for record in controls.records()],
+        **dict.fromkeys(["-o", "--out", "--from"], named(State)),
+        "--engine": engines,
     }
-    matcher = completion.make_matcher(commands, options, values, answers)
+    matcher = completion.make_matcher(commands, options, values, answers, namespace)
     completer = getattr(shell, "Completer", None)
     if completer is not None:
         completer.custom_matchers.append(matcher)
@@ -58,6 +76,16 @@ def load(shell: Any) -> None:
         get_publisher().stop()
 
     _loaded.append(unload_all)
+
+
+def _with_values() -> dict[str, str]:
+    """Options of launch whose values can be listed."""
+    flags = magic_options.engine_flags()
+    return {
+        flag: name
+        for flag, name in flags.items()
+        if name in KNOBS and not magic_options.is_switch(name) and knob_words.value_words(KNOBS[name])
+    }
 
 
 def unload(shell: Any) -> None:

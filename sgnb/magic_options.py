@@ -183,7 +183,7 @@ def launch_parser() -> LineParser:
     parser = LineParser(prog="%sgl launch", add_help=False, allow_abbrev=False)
     parser.add_argument("model", nargs="?", metavar="MODEL")
     for flag, name in engine_flags().items():
-        if _is_switch(name):
+        if is_switch(name):
             parser.add_argument(flag, dest=name, action="store_const", const="true")
         else:
             parser.add_argument(flag, dest=name, metavar="VALUE")
@@ -195,7 +195,8 @@ def engine_flags() -> dict[str, str]:
     return {f"--{name.replace('_', '-')}": name for name in EngineArgs.__struct_fields__ if name != "model"}
 
 
-def _is_switch(name: str) -> bool:
+def is_switch(name: str) -> bool:
+    """Whether an engine argument is given without a value."""
     defaults = dict(zip(EngineArgs.__struct_fields__, EngineArgs.__struct_defaults__, strict=True))
     return isinstance(defaults[name], bool)
 

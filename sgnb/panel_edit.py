@@ -24,7 +24,7 @@ from sgnb import magic_options
 from sgnb.cell import core_of
 from sgnb.edit_checks import doubtful_uses
 from sgnb.errors import ProgramError, SgnbError, SourcePosition
-from sgnb.lang.api import DSL_NAMES
+from sgnb.lang.api import DSL_NAMES, ROLES
 from sgnb.lang.frontend.cell_checks import unknown_names, wrong_uses
 from sgnb.lang.frontend.cells import parse_cell
 from sgnb.lang.frontend.graph import parse_program
@@ -34,7 +34,7 @@ from sgnb.lang.position import CELL_PREFIX
 from sgnb.runtime.cell import named_start
 from sgnb.runtime.explain import explain_data, run_data, text_data
 from sgnb.runtime.fork import Group
-from sgnb.runtime.function import SglFunction
+from sgnb.runtime.function import SglFunction, function
 from sgnb.runtime.state import State
 from sgnb.widgets import words
 
@@ -235,16 +235,18 @@ def language() -> dict[str, Any]:
     ``text``, and ``parameters`` by name of the function.
     """
     names: dict[str, Any] = {name: _about(name, value) for name, value in DSL_NAMES.items()}
+    names["function"] = _about("function", function)
     names["s"] = {
         "signature": "s: State",
         "text": "The program's state: its text, its variables, its place on the engine.",
     }
     methods = {name: _about(name, getattr(State, name)) for name in STATE_METHODS}
     methods["join"] = _about("join", Group.join)
-    parameters = {
-        name: {one.name: _plain(one) for one in _signature(DSL_NAMES[name])}
-        for name in ("gen", "select", "gen_int", "gen_string")
+    calls = {name: getattr(State, name) for name in STATE_METHODS if name not in ROLES} | {"join": Group.join}
+    calls |= {
+        name: DSL_NAMES[name] for name in ("gen", "select", "gen_int", "gen_string", "separate_reasoning")
     }
+    parameters = {name: {one.name: _plain(one) for one in _signature(call)} for name, call in calls.items()}
     return {"names": names, "methods": methods, "parameters": parameters}
 
 

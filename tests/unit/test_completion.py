@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import pytest
 
+import sgnb
 from sgnb import cell_cursor, completion, panel_edit
+from sgnb.backends.mock import MockBackend
+from sgnb.lang.choices import METHODS
+from sgnb.runtime.core import Core
+from sgnb.runtime.state import State
 
 OPTIONS = ["-o", "--out", "--from", "--engine", "--background"]
 ANSWERS = {"-o": list, "--from": lambda: ["tips"], "--engine": lambda: ["main", "second"]}
+COMMANDS: dict[str, list[str]] = {"launch": ["--name", "--dtype"], "log": [], "view": ["tree", "graph"]}
+VALUES = {("launch", "--dtype"): ["float32"], ("view", "graph"): lambda: ["qa"]}
 FORKS = "forks = s.fork(3)\nfor f, angle in zip(forks, ANGLES):\n    f += gen('tip')\n    "
+
+
+class Answer:
+    """A type of the notebook's."""
+
+
+def state_with(*names: str) -> State:
+    state = State(Core(MockBackend()))
+    for name in names:
+        state[name] = 1
+    return state
+
+
+NAMESPACE = {"sgl": sgnb, "Answer": Answer, "mark": 1, "_hidden": 1, "tips": state_with("tip", "source")}
 
 
 def offered(marked: str) -> tuple[list[str], bool]:
@@ -17,7 +38,7 @@ def offered(marked: str) -> tuple[list[str], bool]:
     lines = marked[:at].split("\n")
     text = marked.replace("|", "", 1)
     place = (len(lines) - 1, text.split("\n")[len(lines) - 1], len(lines[-1]))
-    found = completion.candidates(text, *place, {"launch": []}, OPTIONS, None, ANSWERS)
+    found = completion.candidates(text, *place, COMMANDS, OPTIONS, VALUES, ANSWERS, NAMESPACE)
     fragment = completion.fragment_of(lines[-1])
     return [name for name in found.names if name.startswith(fragment)], found.whole
 
@@ -48,7 +69,27 @@ def offered(marked: str) -> tuple[list[str], bool]:
         (f"%%sgl\n{FORKS}f.us|", ["user"]),
         (f"%%sgl\n{FORKS}forks[1].us|", ["user"]),
         (f"%%sgl\n{FORKS}forks.|", ["join", "parent", "states"]),
-        ("%%sgl\nsgl.ge|", []),
+        ("%%sgl\nsgl.ge|", ["gen", "gen_int", "gen_string", "get_default_backend", "get_server_info"]),
+        ("%%sgl\nimport sgnb as lm\nlm.rad|", ["radix_tree"]),
+        ("%%sgl\nx.sgl.ge|", []),
+        ("%%sgl\ns += sgl.gen('x', max_t|", ["max_tokens="]),
+        ("%%sgl\ns += gen('x', max_tokens=3, max_t|", []),
+        ("%%sgl\ns += gen('x', mark, ma|", ["mark"]),
+        ("%%sgl\ns += gen('x', ma|", ["max_tokens=", "mark"]),
+        ("%%sgl\ns += gen('x', choices_method=|", [f'"{name}"' for name in METHODS]),
+        ("%%sgl\ns += gen('x', dtype=|", ["int", "float", "str", "bool", "Answer"]),
+        ("%%sgl\ns += gen('x', parse=T|", ["True"]),
+        (f"%%sgl\n{FORKS}forks.join(mode=|", ['"gather_variable"', '"concate_and_append"', '"best"']),
+        (f"%%sgl\n{FORKS}forks.join(me|", ["method="]),
+        ("%%sgl --from tips\nx = s['|", ["tip", "source"]),
+        ("%sgl l|", ["launch", "log"]),
+        ("%sgl launch --|", ["--name", "--dtype"]),
+        ("%sgl launch --dtype float32 --|", ["--name"]),
+        ("%sgl launch --dtype |", ["float32"]),
+        ("%sgl view |", ["tree", "graph"]),
+        ("%sgl view tree |", []),
+        ("%sgl view graph |", ["qa"]),
+        ("%%sgl -o tips --|", ["--out", "--from", "--engine", "--background"]),
         ("%%sgl\ntopic = 'x'\ns += user(f'about {top|", ["topic"]),
         ("%%sgl\ntopic = 'x'\ns += user(f'about {{top|", []),
         ("%%sgl\ntopic = 'x'\ns += user('about top|", []),
@@ -70,8 +111,21 @@ def test_what_is_offered_at_the_cursor(marked: str, names: list[str]) -> None:
 
 def test_parameters_stand_alone_before_a_word_is_begun() -> None:
     names, whole = offered("%%sgl\nmine = 1\ns += gen('a', |")
-    assert whole and names[0] == "name=" and "max_tokens=" in names and "mine" in names
-    assert not offered("%%sgl\ns += gen('a', m|")[1], "the notebook's names are wanted too"
+    assert whole and names[0] == "max_tokens=" and "mine" in names and "mark" not in names
+    assert offered("%%sgl\ns += gen(|")[0][0] == "name="
+    names, whole = offered("%%sgl\ns += gen('a', m|")
+    assert whole and "mark" in names, "the notebook's names are wanted too"
+
+
+def test_each_name_says_what_it_is() -> None:
+    kinds = {
+        "max_tokens=": "param",
+        "--out": "param",
+        "gen": "function",
+        "fork": "function",
+        '"tip"': "instance",
+    }
+    assert {name: completion.kind_of(name) for name in kinds} == kinds
 
 
 def test_only_what_a_program_may_call_of_its_state_is_offered() -> None:
