@@ -29,6 +29,7 @@ _OPEN_KEY = re.compile(r"\[\s*[rRbBuU]*$")
 _FROM = re.compile(r"\s--from[\s=]+(\S+)")
 _OPEN_VALUE = re.compile(r"([A-Za-z_]\w*)\s*=\s*$")
 _REPEATED = ("--stop",)
+_SHORT = {"-o": "--out"}
 _YES_OR_NO = ("True", "False")
 
 Answers = Callable[[], Sequence[str]]
@@ -126,7 +127,8 @@ def _option_candidates(before: str, options: Sequence[str], answers: Mapping[str
     last = done[-1] if done else ""
     if last in answers:
         return Found(answers[last](), whole=True)
-    return Found([one for one in options if one not in done or one in _REPEATED], whole=True)
+    taken = {_SHORT.get(one, one) for one in done} - {*_REPEATED}
+    return Found([one for one in options if _SHORT.get(one, one) not in taken], whole=True)
 
 
 def _body_candidates(text: str, line_number: int, before: str, namespace: Mapping[str, Any]) -> Found:

@@ -1,4 +1,4 @@
-"""``%load_ext sgnb`` and its undoing: magics, completion, the panel's comm.
+"""``%load_ext sgnb`` and its undoing: magics, completion, Shift+Tab, the panel's comm.
 
 Notebook process, called by IPython through ``sgnb``. Loading must stay below half a second and never import torch;
 ipywidgets waits for the first display. Nothing but putting in place and taking away.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sgnb import completion, knob_words, magic_options, panel, views
+from sgnb import completion, inspection, knob_words, magic_options, panel, views
 from sgnb.controls import Controls
 from sgnb.knobs import KNOBS, LIVE
 from sgnb.magics import SglMagics
@@ -62,11 +62,13 @@ def load(shell: Any) -> None:
     completer = getattr(shell, "Completer", None)
     if completer is not None:
         completer.custom_matchers.append(matcher)
+    uninspect = inspection.install(shell)
     hub = panel.PanelHub(controls)
     hub.start(shell)
 
     def unload_all() -> None:
         hub.stop()
+        uninspect()
         if completer is not None and matcher in completer.custom_matchers:
             completer.custom_matchers.remove(matcher)
         for kind in ("line", "cell"):

@@ -29,7 +29,7 @@ Kernel → panel, JSON::
      "lost": 0,                                      (requests that failed when the engine ended)
      "engines": [{"name": "main", "model": "…", "state": "idle"}], "log": ["…", "…"], "message": ""}
     {"kind": "log", "lines": ["…"]}                  (answer to the verb log)
-    {"kind": "answer", "id": 3, "data": …}           (to check, language, knobs and report), or "error": "…"
+    {"kind": "answer", "id": 3, "data": …}           (to check, about, language, knobs, report), or "error": "…"
     {"k": …, "key": …}                               what ``widgets.telemetry`` sends to docked views
 
 A state is sent when something changed, at least every 4 s. ``message`` says what a button did, for 4 s.
@@ -40,8 +40,9 @@ Panel → kernel, JSON: ``{"verb": "ping"}`` every 5 s (after 15 s without one t
 ``"pause"``, ``"step"`` (``count``), ``"resume"``, ``"log"`` (``lines``, 200 unless given), ``"plain"`` (``view``: a
 widget's id, of which the page could not load the script: its output becomes a table). Questions carry an ``id``:
 ``"knobs"`` (the live ones: ``name, kind, value, unit, choices, low, high, legal, what``), ``"report"`` (``name, text``),
-``"check"`` (``source`` of a cell: its mistakes), ``"language"`` (its names and their meaning), ``"graph"`` (``source`` of a
-cell: of the program in it, or null). ``{"k": …, "key": …}`` goes to the engine's feed.
+``"check"`` (``source`` of a cell: its mistakes), ``"about"`` (``source``, ``line``, ``col``: what the word there means),
+``"language"`` (its names and their meaning), ``"graph"`` (``source`` of a cell: of the program in it, or null).
+``{"k": …, "key": …}`` goes to the engine's feed.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sgnb import knob_words, panel_edit
+from sgnb import edit_about, knob_words, panel_edit
 from sgnb.controls import ALIVE, Controls
 from sgnb.errors import EngineError, SgnbError
 from sgnb.knobs import find_knob
@@ -256,6 +257,13 @@ class PanelHub:
         """The mistakes in a cell's text; on a comm's thread, which may be beside a running cell."""
         return panel_edit.check_source(source, dict(self._names)) if isinstance(source, str) else []
 
+    def about(self, data: Mapping[str, Any]) -> dict[str, Any] | None:
+        """What the word at a place of a cell means; on a comm's thread too."""
+        source, line, col = data.get("source"), data.get("line"), data.get("col")
+        if not isinstance(source, str) or not isinstance(line, int) or not isinstance(col, int):
+            return None
+        return edit_about.about(source, line, col, dict(self._names))
+
     # ------------------------------------------------------------ the state
 
     def state(self) -> dict[str, Any]:
@@ -378,9 +386,9 @@ class PanelComm:
         verb = data.get("verb")
         if isinstance(data.get("k"), str):
             self._view(data)
-        elif verb == "check":
-            marks = self._hub.check(data.get("source"))
-            self.send({"kind": "answer", "id": data.get("id"), "data": marks})
+        elif verb in ("check", "about"):
+            said = self._hub.check(data.get("source")) if verb == "check" else self._hub.about(data)
+            self.send({"kind": "answer", "id": data.get("id"), "data": said})
         elif isinstance(verb, str) and verb not in ("ping", "ack"):
             self._hub.submit(verb, data, self)
 

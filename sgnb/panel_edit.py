@@ -31,6 +31,7 @@ from sgnb.lang.frontend.graph import parse_program
 from sgnb.lang.frontend.own_names import OwnNames
 from sgnb.lang.frontend.state_uses import STATE_METHODS
 from sgnb.lang.position import CELL_PREFIX
+from sgnb.parameter_words import about_parameter
 from sgnb.runtime.cell import named_start
 from sgnb.runtime.explain import explain_data, run_data, text_data
 from sgnb.runtime.fork import Group
@@ -43,9 +44,10 @@ MAX_SOURCE = 100_000
 _QUOTED = re.compile(r": '([^']*)'")
 """An annotation that is kept as text."""
 _MAGIC = re.compile(r"\s*%%sgl\b")
+WORD = re.compile(r"\S+")
 _QUESTION = re.compile(r"\s*%%sgl\?{1,2}\s*")
 """It asks IPython for help."""
-_CELL_NAME = f"{CELL_PREFIX}editor>"
+CELL_NAME = f"{CELL_PREFIX}editor>"
 _lock = threading.Lock()
 
 
@@ -63,12 +65,12 @@ def check_source(source: str, names: Mapping[str, Any]) -> list[dict[str, Any]]:
     blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1
     lines = source.split("\n")
     start, marks = _check_options(lines[blank], blank + 1, names)
-    text = "\n".join(["" for _ in lines[: blank + 1]] + lines[blank + 1 :])
+    text, _ = split_magic(source)
     if not text.strip():
         return marks
-    with _text_known(text):
+    with text_known(text):
         try:
-            cell = parse_cell(text, _CELL_NAME)
+            cell = parse_cell(text, CELL_NAME)
         except SgnbError as error:
             return [*marks, _mark(error, "error", lines)]
         own = OwnNames(cell.tree, names)
@@ -77,15 +79,29 @@ def check_source(source: str, names: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [*marks, *(_mark(error, "warning", lines) for error in doubts)]
 
 
+def is_cell(source: str) -> bool:
+    """Whether a text is a ``%%sgl`` cell that is not too long to be read while it is typed."""
+    return len(source) <= MAX_SOURCE and _MAGIC.match(source) is not None
+
+
+def split_magic(source: str) -> tuple[str, str]:
+    """The program of a cell, with empty lines in the place of what stands above it, and the options of its magic."""
+    blank = source[: len(source) - len(source.lstrip())].count("\n")
+    lines = source.split("\n")
+    return "\n".join(["" for _ in lines[: blank + 1]] + lines[blank + 1 :]), lines[blank].partition("%%sgl")[
+        2
+    ]
+
+
 @contextmanager
-def _text_known(text: str) -> Iterator[None]:
+def text_known(text: str) -> Iterator[None]:
     """Positions in characters need the text's lines, which are looked up by file name."""
     with _lock:
-        linecache.cache[_CELL_NAME] = (len(text), None, text.splitlines(True), _CELL_NAME)
+        linecache.cache[CELL_NAME] = (len(text), None, text.splitlines(True), CELL_NAME)
         try:
             yield
         finally:
-            linecache.cache.pop(_CELL_NAME, None)
+            linecache.cache.pop(CELL_NAME, None)
 
 
 def graph_of(source: str, names: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -94,15 +110,13 @@ def graph_of(source: str, names: Mapping[str, Any]) -> dict[str, Any] | None:
     """
     if not _MAGIC.match(source):
         return _named_program(source, names)
-    blank = source[: len(source) - len(source.lstrip())].count("\n")
-    lines = source.split("\n")
-    text = "\n".join(["" for _ in lines[: blank + 1]] + lines[blank + 1 :])
+    text, _ = split_magic(source)
     if (core := core_of(text)) is not None:
         return run_data(core)
-    with _text_known(text):
+    with text_known(text):
         try:
-            cell = parse_cell(text, _CELL_NAME)
-            graph = parse_program(cell.tree, filename=_CELL_NAME, name="this cell")
+            cell = parse_cell(text, CELL_NAME)
+            graph = parse_program(cell.tree, filename=CELL_NAME, name="this cell")
         except SgnbError as error:
             return text_data("this cell", None, error)
         return text_data("this cell", graph)
@@ -176,7 +190,7 @@ def _blamed(options: str, said: str) -> tuple[int, int]:
 
 
 def _mark(error: SgnbError, severity: str, lines: list[str]) -> dict[str, Any]:
-    place = error.position or SourcePosition(_CELL_NAME, 1, 0)
+    place = error.position or SourcePosition(CELL_NAME, 1, 0)
     line = min(max(1, place.line), len(lines))
     end = place.end_col if place.end_col is not None and place.end_col > place.col else place.col + 1
     message = " ".join(filter(None, [error.message, error.hint]))
@@ -232,22 +246,32 @@ def statements_of(source: str) -> list[ast.stmt]:
 @functools.cache
 def language() -> dict[str, Any]:
     """What each name of the language means, for the editor: ``names`` and ``methods`` (of a state) with ``signature`` and
-    ``text``, and ``parameters`` by name of the function.
+    ``text``, and so ``parameters`` by name of the function.
     """
-    names: dict[str, Any] = {name: _about(name, value) for name, value in DSL_NAMES.items()}
-    names["function"] = _about("function", function)
+    names: dict[str, Any] = {name: about_value(name, value) for name, value in DSL_NAMES.items()}
+    names["function"] = about_value("function", function)
     names["s"] = {
         "signature": "s: State",
         "text": "The program's state: its text, its variables, its place on the engine.",
     }
-    methods = {name: _about(name, getattr(State, name)) for name in STATE_METHODS}
-    methods["join"] = _about("join", Group.join)
+    methods = {name: about_value(name, getattr(State, name)) for name in STATE_METHODS}
+    methods["join"] = about_value("join", Group.join)
     calls = {name: getattr(State, name) for name in STATE_METHODS if name not in ROLES} | {"join": Group.join}
     calls |= {
         name: DSL_NAMES[name] for name in ("gen", "select", "gen_int", "gen_string", "separate_reasoning")
     }
-    parameters = {name: {one.name: _plain(one) for one in _signature(call)} for name, call in calls.items()}
+    parameters = {
+        name: {one.name: _about_parameter(name, one) for one in _signature(call)}
+        for name, call in calls.items()
+    }
     return {"names": names, "methods": methods, "parameters": parameters}
+
+
+def _about_parameter(called: str, parameter: inspect.Parameter) -> dict[str, str]:
+    text = (
+        "" if called not in DSL_NAMES or called == "separate_reasoning" else about_parameter(parameter.name)
+    )
+    return {"signature": f"{called}(… {_plain(parameter)})", "text": text}
 
 
 def _signature(value: Any) -> list[inspect.Parameter]:
@@ -261,6 +285,7 @@ def _plain(parameter: inspect.Parameter) -> str:
     return _QUOTED.sub(r": \1", str(parameter))
 
 
-def _about(name: str, value: Any) -> dict[str, str]:
+def about_value(name: str, value: Any) -> dict[str, str]:
+    """The signature and the documentation of a value."""
     shown = ", ".join(_plain(one) for one in _signature(value))
     return {"signature": f"{name}({shown})", "text": inspect.getdoc(value) or ""}

@@ -40,6 +40,15 @@ class Binding:
     by: str
     pattern: str = ""
 
+    @property
+    def line(self) -> int:
+        """Where it stands."""
+        return int(getattr(self.node, "lineno", 1))
+
+    def covers(self, name: str) -> bool:
+        """Whether it may bind this variable."""
+        return self.name == name or bool(self.pattern and re.fullmatch(self.pattern, name, re.DOTALL))
+
 
 @dataclass(slots=True)
 class Bound:
@@ -57,10 +66,11 @@ class Bound:
         unnamed = name.endswith(SUFFIX) or re.fullmatch(r"gen_\d+", name)
         if not self.complete or unnamed or name in self.earlier or name in self._tests:
             return True
-        return any(
-            one.name == name or (one.pattern and re.fullmatch(one.pattern, name, re.DOTALL))
-            for one in self._reached(node)
-        )
+        return any(one.covers(name) for one in self._reached(node))
+
+    def binding(self, name: str) -> list[Binding]:
+        """The places that may bind a variable."""
+        return [one for one in self.found if one.covers(name)]
 
     def before(self, node: ast.AST) -> list[str]:
         """The names that are known there."""

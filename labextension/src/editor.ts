@@ -1,41 +1,33 @@
 /**
  * Editing help in `%%sgl` cells: mistakes as squiggles while one types, hover texts, the language's names in colour.
  *
- * A CodeMirror extension for every editor of Lab; it wakes only in cells that begin with `%%sgl`. The kernel parses the
- * text (it runs nothing) on the panel's comm, so this works beside a running cell.
+ * A CodeMirror extension for every editor of Lab; it wakes only in cells with `%%sgl`. The kernel parses the text (it runs
+ * nothing) on the panel's comm, so this works beside a running cell. Texts on words stand in `editor_words`.
  */
 
 import type { Text } from '@codemirror/state';
 import type { Diagnostic } from '@codemirror/lint';
-import { linter } from '@codemirror/lint';
-import { Extension, RangeSetBuilder } from '@codemirror/state';
-import { Decoration, DecorationSet, EditorView, hoverTooltip, ViewPlugin, ViewUpdate } from '@codemirror/view';
+import { forEachDiagnostic, linter } from '@codemirror/lint';
+import { Extension, RangeSetBuilder, StateEffect } from '@codemirror/state';
+import { Decoration, DecorationSet, EditorView, ViewPlugin, ViewUpdate } from '@codemirror/view';
+import type { ISignal } from '@lumino/signaling';
 
-import { element } from './dom';
+import { aboutWords, codeOf, IWordHelp, unitsOf } from './editor_words';
 import type { IMark } from './protocol';
 
 const CELL = /^\s*%%sgl\b/;
 const MAGIC = /^\s*(%%sgl)\b/;
 const WAIT_MS = 500;
-/** Characters before a word in which the call it stands in is looked for. */
-const LOOK_BACK = 4000;
-
-export interface IAbout {
-  signature: string;
-  text: string;
-}
-
-/** What the kernel says of the language; see sgnb/panel_edit.py. */
-export interface ILanguage {
-  names: Record<string, IAbout>;
-  methods: Record<string, IAbout>;
-  parameters: Record<string, Record<string, string>>;
-}
+/** After a cell's end, before its neighbours are looked at again. */
+const REFRESH_MS = 200;
 
 /** The kernel's help. `language` gives null where no kernel with sgnb is connected. */
-export interface IHelp {
+export interface IHelp extends IWordHelp {
   check(source: string): Promise<IMark[]>;
-  language(): Promise<ILanguage | null>;
+  /** Whether the kernel that answers is that of the notebook or console this editor is in. */
+  owns(editor: HTMLElement): boolean;
+  /** The notebook's names may have changed: a cell ended, a kernel was connected. */
+  readonly changed: ISignal<unknown, void>;
 }
 
 /** Whether this text is a cell of the language. */
@@ -49,9 +41,14 @@ export function isCell(doc: Text): boolean {
   return false;
 }
 
-/** Columns count code points in Python, and UTF-16 units here. */
-function unitsOf(line: string, points: number): number {
-  return Array.from(line).slice(0, points).join('').length;
+/** Whether a line of it has the magic, be it below other lines, where the kernel says that it is out of place. */
+export function hasMagic(doc: Text): boolean {
+  for (let number = 1; number <= doc.lines; number++) {
+    if (CELL.test(doc.line(number).text)) {
+      return true;
+    }
+  }
+  return false;
 }
 
 /** A mark's place in the document. */
@@ -62,17 +59,26 @@ export function placeOf(mark: IMark, doc: Text): { from: number; to: number } {
   return { from: from === to && from > line.from ? from - 1 : from, to };
 }
 
+/** The notebook's names have changed: look again. */
+const lookAgain = StateEffect.define<null>();
+
+function shownNow(view: EditorView): Diagnostic[] {
+  const shown: Diagnostic[] = [];
+  forEachDiagnostic(view.state, (one, from, to) => shown.push({ ...one, from, to }));
+  return shown;
+}
+
 function mistakes(help: IHelp): Extension {
   return linter(
     async (view): Promise<Diagnostic[]> => {
       const doc = view.state.doc;
-      if (!isCell(doc)) {
+      if (!hasMagic(doc)) {
         return [];
       }
-      const marks = await help.check(doc.toString()).catch(() => [] as IMark[]);
-      if (view.state.doc !== doc) {
-        return []; // typed on meanwhile: the next answer is about that text
+      if (!help.owns(view.dom)) {
+        return shownNow(view); // another notebook's kernel knows nothing of this cell
       }
+      const marks = await help.check(doc.toString()).catch(() => [] as IMark[]);
       return marks.map(mark => ({
         ...placeOf(mark, doc),
         severity: mark.severity,
@@ -80,79 +86,49 @@ function mistakes(help: IHelp): Extension {
         source: 'sgnb'
       }));
     },
-    { delay: WAIT_MS }
+    {
+      delay: WAIT_MS,
+      needsRefresh: update => update.transactions.some(one => one.effects.some(effect => effect.is(lookAgain)))
+    }
   );
 }
 
-const TEXTS = /#.*$|("""|''')[\s\S]*?(?:\1|$(?![\s\S]))|(["'])(?:\\.|(?!\2).)*\2/gm;
-
-/** The text with strings and comments blank: a word in a prompt is none of the language. As long as `source`. */
-export function codeOf(source: string): string {
-  return source.replace(TEXTS, part => part.replace(/[^\n]/g, ' '));
-}
-
-const WORD = /[A-Za-z_]\w*/g;
-
-/** The word at a column of a line, and what stands before it. */
-export function wordAt(line: string, column: number): { word: string; from: number; to: number; before: string } | null {
-  for (const match of line.matchAll(WORD)) {
-    const from = match.index ?? 0;
-    const to = from + match[0].length;
-    if (from <= column && column <= to) {
-      return { word: match[0], from, to, before: line.slice(0, from) };
-    }
-  }
-  return null;
-}
-
-/** What to say about a word: a name of the language, a method of a state, a parameter of the call it stands in. */
-export function aboutWord(
-  found: { word: string; before: string },
-  after: string,
-  language: ILanguage
-): IAbout | null {
-  const { word, before } = found;
-  if (/(^|[^\w.])(sgl|sgnb)\s*\.\s*$/.test(before)) {
-    return language.names[word] ?? null;
-  }
-  if (/\.\s*$/.test(before)) {
-    return language.methods[word] ?? null;
-  }
-  const call = /(\w+)\((?:[^()]|\([^()]*\))*$/.exec(before);
-  if (call && /^\s*=(?!=)/.test(after)) {
-    const parameter = language.parameters[call[1]]?.[word];
-    return parameter ? { signature: `${call[1]}(… ${parameter})`, text: language.names[call[1]]?.text ?? '' } : null;
-  }
-  return language.names[word] ?? null;
-}
-
-function hovers(help: IHelp): Extension {
-  return hoverTooltip(async (view, position) => {
-    const doc = view.state.doc;
-    if (!isCell(doc)) {
-      return null;
-    }
-    const line = doc.lineAt(position);
-    const code = codeOf(doc.toString());
-    const found = wordAt(code.slice(line.from, line.to), position - line.from);
-    const language = found ? await help.language().catch(() => null) : null;
-    const at = line.from + (found?.from ?? 0);
-    const before = code.slice(Math.max(0, at - LOOK_BACK), at); // a call may have begun lines above
-    const after = found ? line.text.slice(found.to) : '';
-    const about = found && language ? aboutWord({ word: found.word, before }, after, language) : null;
-    if (!found || !about) {
-      return null;
-    }
-    return {
-      pos: line.from + found.from,
-      end: line.from + found.to,
-      create: () => {
-        const text = element('div', 'sgnb-Hover-text', about.text);
-        const dom = element('div', 'sgnb-Hover', element('code', 'sgnb-Hover-signature', about.signature), text);
-        return { dom };
+/** Looks again at a cell when names may have changed: at once where it is on the screen, else when it comes there. */
+function refresher(help: IHelp): Extension {
+  return ViewPlugin.fromClass(
+    class {
+      constructor(private readonly _view: EditorView) {
+        help.changed.connect(this._onChange, this);
       }
-    };
-  });
+
+      update(update: ViewUpdate): void {
+        if (this._isStale && (update.viewportChanged || update.geometryChanged || update.focusChanged)) {
+          this._onChange();
+        }
+      }
+
+      destroy(): void {
+        window.clearTimeout(this._timer);
+        help.changed.disconnect(this._onChange, this);
+      }
+
+      private _onChange(): void {
+        window.clearTimeout(this._timer);
+        this._timer = window.setTimeout(() => this._look(), REFRESH_MS);
+      }
+
+      private _look(): void {
+        const { top, bottom } = this._view.dom.getBoundingClientRect();
+        this._isStale = bottom <= 0 || top >= window.innerHeight || top === bottom;
+        if (!this._isStale && hasMagic(this._view.state.doc)) {
+          this._view.dispatch({ effects: lookAgain.of(null) });
+        }
+      }
+
+      private _timer = 0;
+      private _isStale = false;
+    }
+  );
 }
 
 const magic = Decoration.mark({ class: 'sgnb-magic' });
@@ -202,5 +178,5 @@ const names = ViewPlugin.fromClass(
 
 /** All of it, for one editor. */
 export function editingHelp(help: IHelp): Extension {
-  return [mistakes(help), hovers(help), names];
+  return [mistakes(help), refresher(help), aboutWords(help), names];
 }

@@ -14,17 +14,19 @@ import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator, TranslationBundle } from '@jupyterlab/translation';
 import type { JSONObject } from '@lumino/coreutils';
+import { Signal } from '@lumino/signaling';
 
 import { addCommands, CommandIDs, commandOf } from './commands';
 import { VIEW_KINDS } from './control_sections';
-import { editingHelp, ILanguage } from './editor';
+import { editingHelp } from './editor';
+import type { ILanguage } from './editor_words';
 import { addStartAnother, showEngineMenu } from './engine_menu';
 import { followActive, IKernelTracker } from './follow';
 import { lineMarks, linkViews } from './links';
 import { PanelModel } from './model';
 import { LogPane, panelIcon, SidePanel, StatusItem } from './panel';
 import { ModelSource, PaneManager } from './panes';
-import { readKnobs, readMarks } from './protocol';
+import { readKnobs, readMarks, readWord } from './protocol';
 import { recordingOpener } from './recordings';
 import { ReplayPlayer } from './replay';
 import { showSaved } from './saved';
@@ -97,11 +99,18 @@ function panelActions(
   };
 }
 
-function addEditingHelp(registry: IEditorExtensionRegistry, model: PanelModel): void {
+function addEditingHelp(app: JupyterFrontEnd, registry: IEditorExtensionRegistry, model: PanelModel): void {
   let language: Promise<ILanguage> | null = null;
   model.kernelFollowed.connect(() => (language = null));
+  const changed = new Signal<PanelModel, void>(model);
+  model.phaseChanged.connect(() => changed.emit());
+  model.cellEnded.connect(() => changed.emit());
   const help = editingHelp({
     check: async source => (model.isConnected ? readMarks(await model.ask('check', { source })) : []),
+    about: async (source, line, col) =>
+      model.isConnected ? readWord(await model.ask('about', { source, line, col })) : null,
+    owns: editor => app.shell.currentWidget?.node.contains(editor) ?? false,
+    changed,
     language: async () => {
       if (!model.isConnected) {
         return null;
@@ -185,7 +194,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       activeStateChanged: model.phaseChanged
     });
     if (editors) {
-      addEditingHelp(editors, model);
+      addEditingHelp(app, editors, model);
     }
     const trackers = [notebooks, consoles].filter(tracker => tracker !== null) as unknown as IKernelTracker[];
     followActive(app, trackers, model);

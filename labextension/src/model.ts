@@ -66,6 +66,11 @@ export class PanelModel {
     return this._kernelFollowed;
   }
 
+  /** Emitted when the kernel has run what it was given: its names may be others now. */
+  get cellEnded(): ISignal<this, void> {
+    return this._cellEnded;
+  }
+
   /** Whether a kernel with sgnb answers. */
   get isConnected(): boolean {
     return this._talk.isOpen && this._state !== null;
@@ -279,6 +284,11 @@ export class PanelModel {
   }
 
   private _onOccupation(): void {
+    const taken = this._occupation.isTaken;
+    if (this._wasTaken && !taken && !this._disposed) {
+      this._cellEnded.emit();
+    }
+    this._wasTaken = taken;
     if (this._phase === 'busy' && !this._occupation.mayBeTaken) {
       this._setPhase('connecting');
     } else {
@@ -410,6 +420,7 @@ export class PanelModel {
   private _replay: IReplay | null = null;
   private _storeKey = '';
   private readonly _occupation = new Occupation(() => this._onOccupation());
+  private _wasTaken = false;
   private _waitSince = 0;
   private _disposed = false;
   private readonly _talk: Conversation;
@@ -418,5 +429,6 @@ export class PanelModel {
   private readonly _logReceived = new Signal<this, string[]>(this);
   private readonly _phaseChanged = new Signal<this, void>(this);
   private readonly _kernelFollowed = new Signal<this, void>(this);
+  private readonly _cellEnded = new Signal<this, void>(this);
   private readonly _viewReceived = new Signal<this, IViewMessage>(this);
 }

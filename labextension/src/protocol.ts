@@ -34,7 +34,7 @@ export type Verb =
   | 'ack';
 
 /** What is answered by its own message. */
-export type Question = 'knobs' | 'report' | 'check' | 'language' | 'graph';
+export type Question = 'knobs' | 'report' | 'check' | 'about' | 'language' | 'graph';
 
 export interface IStep {
   step: string;
@@ -259,6 +259,29 @@ export function readView(data: unknown): { key: string; content: JSONObject } | 
 }
 
 /** Read a cell's mistakes. */
+/** What a word of a cell means; `unread`: the cell cannot be parsed now. See sgnb/edit_about.py. */
+export interface IWord {
+  line: number;
+  col: number;
+  end_col: number;
+  signature: string;
+  text: string;
+}
+
+export function readWord(data: unknown): IWord | 'unread' | null {
+  const one = record(data);
+  if (!one || one.unread === true) {
+    return one ? 'unread' : null;
+  }
+  return {
+    line: Math.max(1, count(one.line)),
+    col: count(one.col),
+    end_col: count(one.end_col),
+    signature: text(one.signature),
+    text: text(one.text)
+  };
+}
+
 export function readMarks(data: unknown): IMark[] {
   return list(data).map(item => {
     const one = record(item) ?? {};

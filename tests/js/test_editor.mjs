@@ -5,13 +5,14 @@ import { createRequire, register } from "node:module";
 import { test } from "node:test";
 
 register("./ts_loader.mjs", import.meta.url);
-const { aboutWord, codeOf, isCell, placeOf, wordAt } = await import("../../labextension/src/editor.ts");
+const { hasMagic, isCell, placeOf } = await import("../../labextension/src/editor.ts");
+const { aboutWord, codeOf, wordAt } = await import("../../labextension/src/editor_words.ts");
 const { Text } = createRequire(new URL("../../labextension/package.json", import.meta.url))("@codemirror/state");
 
 const LANGUAGE = {
   names: { gen: { signature: "gen(…)", text: "A generation." }, user: { signature: "user(…)", text: "A turn." } },
   methods: { fork: { signature: "fork(size)", text: "Branches." } },
-  parameters: { gen: { max_tokens: "max_tokens: int" } },
+  parameters: { gen: { max_tokens: { signature: "gen(… max_tokens: int)", text: "At most so many." } } },
 };
 const docOf = text => Text.of(text.split("\n"));
 
@@ -57,4 +58,5 @@ test("a mistake behind characters of two units has its place", () => {
 test("only a cell that begins with the magic is meant", () => {
   assert.ok(isCell(docOf("\n  %%sgl -o x\ns")));
   for (const other of ["s += gen('x')", "x = 1\n%%sgl", "%%sglx", "# %%sgl", ""]) assert.ok(!isCell(docOf(other)));
+  assert.ok(hasMagic(docOf("x = 1\n%%sgl\ns")) && !hasMagic(docOf("# %%sgl")), "below other lines the kernel is asked");
 });

@@ -337,6 +337,25 @@ def test_completion(shared: Kernel, code: str, cursor: int | None, expected: set
     assert expected <= set(reply["content"]["matches"])
 
 
+def test_completion_is_in_its_order_and_says_the_kind(shared: Kernel) -> None:
+    reply = shared.client.complete("%sgl st", reply=True, timeout=30)
+    assert reply["content"]["matches"] == ["stop", "status", "stacks", "step", "states"]
+    reply = shared.client.complete("%%sgl\ns += gen('a', m", reply=True, timeout=30)
+    assert reply["content"]["matches"][:3] == ["max_tokens=", "min_tokens=", "min_p="]
+    kinds = reply["content"]["metadata"]["_jupyter_types_experimental"]
+    assert [one["type"] for one in kinds[:3]] == ["param"] * 3
+
+
+def test_inspection_knows_the_language(shared: Kernel) -> None:
+    code = "%%sgl\ns += gen('a', max_tokens=3)"
+    for cursor in (code.index("gen") + 1, len(code) - 3):
+        reply = shared.client.inspect(code, cursor, reply=True, timeout=30)
+        assert (
+            reply["content"]["found"]
+            and "A generation that is bound" in reply["content"]["data"]["text/plain"]
+        )
+
+
 def test_completion_leaves_other_cells_alone(shared: Kernel) -> None:
     reply = shared.client.complete("impor", reply=True, timeout=30)
     assert "--temperature" not in reply["content"]["matches"]

@@ -89,7 +89,7 @@ def offered(marked: str) -> tuple[list[str], bool]:
         ("%sgl view |", ["tree", "graph"]),
         ("%sgl view tree |", []),
         ("%sgl view graph |", ["qa"]),
-        ("%%sgl -o tips --|", ["--out", "--from", "--engine", "--background"]),
+        ("%%sgl -o tips --|", ["--from", "--engine", "--background"]),
         ("%%sgl\ntopic = 'x'\ns += user(f'about {top|", ["topic"]),
         ("%%sgl\ntopic = 'x'\ns += user(f'about {{top|", []),
         ("%%sgl\ntopic = 'x'\ns += user('about top|", []),

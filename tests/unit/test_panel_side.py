@@ -138,7 +138,7 @@ def test_every_name_of_the_language_is_explained() -> None:
     assert language["names"]["gen"]["signature"].startswith("gen(name: str | None = None")
     assert all(about["text"] for about in language["names"].values())
     assert {"fork", "text"} <= set(language["methods"])
-    assert language["parameters"]["gen"]["max_tokens"] == "max_tokens: int | None = None"
+    assert language["parameters"]["gen"]["max_tokens"]["signature"] == "gen(… max_tokens: int | None = None)"
 
 
 def test_the_graph_of_a_cell_needs_no_run() -> None:
