@@ -53,11 +53,12 @@ class TokenInfo(msgspec.Struct, frozen=True):
 
 class Started(msgspec.Struct, frozen=True):
     """The request left the queue. ``prompt``: tokens of its prompt, 0 where that is not known; ``cached``: of these,
-    what it found in the cache."""
+    what it found in the cache; ``text``: the end of the prompt in tokens, where it is told."""
 
     rid: str
     prompt: int = 0
     cached: int = 0
+    text: PromptText | None = None
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -76,7 +77,7 @@ class Done(msgspec.Struct, frozen=True):
     meta: dict[str, object] = msgspec.field(default_factory=dict)
     """Of a Select also: ``choice`` (index), ``scores``, ``input_token_logprobs`` (one list of (logprob, id) an option)."""
     prompt: PromptText | None = None
-    """The end of its prompt in tokens; None where the backend does not tell it."""
+    """The end of its prompt in tokens; None where the backend does not tell it, or told it with ``Started``."""
 
 
 class Failed(msgspec.Struct, frozen=True):

@@ -121,7 +121,8 @@ class SinkWaiter:
         events: list[BackendEvent] = []
         for chunk in chunks:
             if chunk.started:
-                events.append(Started(chunk.rid, chunk.prompt_tokens, chunk.cached_tokens))
+                text = chunk.prompt if chunk.prompt_tokens else None
+                events.append(Started(chunk.rid, chunk.prompt_tokens, chunk.cached_tokens, text))
             if chunk.text or chunk.ids:
                 events.append(Delta(chunk.rid, chunk.text, _tokens(chunk)))
             if chunk.logprobs:
@@ -147,7 +148,8 @@ class SinkWaiter:
             meta |= _choice(chunk.choice)
         if chunk.prompt_ids or chunk.output_ids:
             meta["prompt_ids"], meta["output_ids"] = chunk.prompt_ids, chunk.output_ids
-        return Done(chunk.rid, {"type": finish.type, "matched": finish.matched}, meta, chunk.prompt)
+        prompt = None if chunk.prompt_tokens else chunk.prompt
+        return Done(chunk.rid, {"type": finish.type, "matched": finish.matched}, meta, prompt)
 
     def fail(self, error: SgnbError, *, rid: str = "", sid: str = "") -> None:
         """One request, or one session, failed."""

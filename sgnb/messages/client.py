@@ -279,7 +279,7 @@ class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     output_ids: list[int] = []
     """With the last chunk: the output tokens that the session keeps, likewise only for ``Engine.generate``."""
     prompt: PromptText | None = None
-    """With the last chunk; None where it is too long to be told."""
+    """With ``prompt_tokens``, or with the last chunk where those are not told; None where it is too long."""
 
 
 class Chunks(Wire, frozen=True, kw_only=True, tag="chunks"):

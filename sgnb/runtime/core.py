@@ -244,7 +244,7 @@ class Core(Ending):
             elif event.__class__ is Failed:
                 self.fail_slot(slot, event.error)
             elif event.__class__ is Started:
-                self.log.append(GenStarted(event.rid, event.prompt, event.cached))
+                self.log.append(GenStarted(event.rid, event.prompt, event.cached, event.text))
         self.tell()
         self.finish_if_over()
 

@@ -78,11 +78,12 @@ class GenQueued(msgspec.Struct, frozen=True):
 
 class GenStarted(msgspec.Struct, frozen=True):
     """It left the engine's queue. ``prompt``: tokens of its prompt, 0 where that is not known; ``cached``: of these, what
-    it found in the cache."""
+    it found in the cache; ``text``: ``backends.base.PromptText``, the end of the prompt in tokens."""
 
     rid: str
     prompt: int = 0
     cached: int = 0
+    text: object = None
 
 
 class GenDelta(msgspec.Struct, frozen=True):
@@ -101,7 +102,7 @@ class GenDelta(msgspec.Struct, frozen=True):
 class GenDone(msgspec.Struct, frozen=True):
     """It ended; ``meta`` is the variable's meta_info (SGLang's names).
 
-    ``prompt``: ``backends.base.PromptText``, the end of its prompt in tokens, where the backend told it.
+    ``prompt``: ``backends.base.PromptText``, the end of its prompt in tokens, where the backend tells it now.
     """
 
     rid: str

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from sgnb.backends.base import BackendEvent, Done, Failed
+from sgnb.backends.base import BackendEvent, Done, Failed, Started
 from sgnb.lang.block import SharedOp
 from sgnb.lang.position import internal
 from sgnb.runtime.collect import release_sessions
@@ -96,4 +96,4 @@ def _for(event: BackendEvent, rid: str) -> BackendEvent:
     """The event of the leader as one of a follower, which computed nothing."""
     if isinstance(event, Done):
         return replace(event, rid=rid, meta={**event.meta, "shared_with": event.rid})
-    return replace(event, rid=rid)
+    return Started(rid) if isinstance(event, Started) else replace(event, rid=rid)

@@ -214,10 +214,11 @@ class ProgramFold:
         else:
             self._touch(row)
         match event:
-            case ev.GenStarted(prompt=prompt_tokens, cached=cached):
+            case ev.GenStarted(prompt=prompt_tokens, cached=cached, text=told):
                 cost.state = "running"
                 if prompt_tokens:
                     cost.prompt, cost.cached = prompt_tokens, cached
+                self._read_prompt(cost, told)
             case ev.GenDelta(text=text, tokens=tokens, details=details):
                 cost.state = "running"
                 cost.tokens += tokens
@@ -229,9 +230,7 @@ class ProgramFold:
                 self._grow(segment, text)
             case ev.GenDone(meta=meta, prompt=prompt):
                 self._done(cost, meta)
-                if isinstance(prompt, PromptText):
-                    for known in cost.read(prompt):
-                        self._touch(self._row_with[id(known)])
+                self._read_prompt(cost, prompt)
                 cost.texts = []
                 self._free_followers(row, cost)
                 notes = meta.get("notes")
@@ -244,6 +243,12 @@ class ProgramFold:
             case ev.GenFailed(error=error):
                 cost.state, cost.reason = "failed", {"type": "error"}
                 self._fail(row, error)
+
+    def _read_prompt(self, cost: Cost, told: object) -> None:
+        """What the engine told of a prompt's tokens, for the rows whose texts they are."""
+        if isinstance(told, PromptText):
+            for known in cost.read(told):
+                self._touch(self._row_with[id(known)])
 
     def _free_followers(self, row: Row, ended: Cost) -> None:
         """What waited for this generation is queued in its own right now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from scheduler_rig import Rig
 from text_models import byte_level_chat
 from text_rig import Scripted, add, gen, init, turn
@@ -38,6 +39,16 @@ def test_the_end_of_a_prompt_is_told_with_its_last_chunk() -> None:
     assert first == PromptText(first=0, lengths=[1] * 7, raw="abc dé".encode())
     s.answer("c1.r2", "", meta=meta(13))
     assert told(s, "c1.r2") == PromptText(first=9, lengths=[1] * 4, raw=b"more"), "only what is new"
+
+
+def test_the_end_of_a_prompt_is_told_once_with_the_first_chunk() -> None:
+    s = Scripted()
+    s.send(init(), add("abc"), gen("c1.r1"))
+    begun = ReqOutput(rid="c1.r1", ids=[120], visible=1, started=True, prompt_tokens=3, cached_tokens=1)
+    s.manager.on_batch(BatchOutput(items=[begun]))
+    s.answer("c1.r1", "y", meta=meta(3, kept=2))
+    first, last = (chunk for chunk in s.chunks() if chunk.rid == "c1.r1")
+    assert first.prompt == PromptText(first=0, lengths=[1] * 3, raw=b"abc") and last.prompt is None
 
 
 def test_what_stood_before_a_fork_is_told_to_each_branch() -> None:
@@ -105,7 +116,7 @@ def test_what_is_reused_ends_at_a_whole_character_in_utf16_units() -> None:
     assert ends_in_units(raw, [1, 3, 5, 6, 7]) == [1, 1, 3, 3, 4]
 
 
-def log_of(*, fork: bool = True) -> ev.EventLog:
+def log_of(*, begun: bool = False) -> ev.EventLog:
     log = ev.EventLog()
     log.append(ev.RunStarted("[7]", "7", "stub"))
     log.append(ev.StateOpened(1, ""))
@@ -119,13 +130,18 @@ def log_of(*, fork: bool = True) -> ev.EventLog:
         log.append(ev.GenQueued(arm, f"r{arm}", "x", 3, 9))
         raw = f"Be brief. Arm {arm}: ".encode()
         done = {"prompt_tokens": 17, "cached_tokens": cached, "completion_tokens": 0, "finish": "eos"}
-        log.append(ev.GenDone(f"r{arm}", done, PromptText(first=0, lengths=[1] * 17, raw=raw)))
+        prompt = PromptText(first=0, lengths=[1] * 17, raw=raw)
+        if begun:
+            log.append(ev.GenStarted(f"r{arm}", 17, cached, prompt))
+        else:
+            log.append(ev.GenDone(f"r{arm}", done, prompt))
     return log
 
 
-def test_a_row_before_a_fork_says_what_was_computed_of_it_once() -> None:
+@pytest.mark.parametrize("begun", [False, True], ids=["ended", "begun"])
+def test_a_row_before_a_fork_says_what_was_computed_of_it_once(begun: bool) -> None:
     fold = ProgramFold(times=False)
-    fold.feed(log_of().since(0))
+    fold.feed(log_of(begun=begun).since(0))
     page = FoldMessages(fold)
     rows = page.snapshot()["rows"]
     assert rows[0]["prompt"] == {

@@ -67,12 +67,15 @@ class OutputBuilder:
             return
         self._touched[req.rid] = req
         whole = req.label.name == GENERATE
+        first = not req.told_start and req.time_admitted is not None
         self._last[req.rid] = ReqOutput(
             rid=req.rid,
             ids=req.output_ids[req.sent_ids :],
             visible=req.scanner.flush(),
             logprobs=req.logprobs,
             started=not req.told_start,
+            prompt_tokens=len(req.prompt) if first else 0,
+            cached_tokens=req.cached_tokens if first else 0,
             finish=req.finish_reason,
             meta=make_meta(req, len(kept), now),
             leftover=leftover,

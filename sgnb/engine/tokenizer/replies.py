@@ -47,8 +47,10 @@ class Replies:
             chunk = msgspec.structs.replace(chunk, input_logprobs=out.input_logprobs)
         if chunk.logprobs or (request.with_text and chunk.input_logprobs):
             chunk = self._with_texts(chunk, request.with_text)
-        if out.meta is not None and self._told < MAX_TOLD_BYTES:
-            prompt = prompt_text(request.fresh, out.meta.prompt_tokens, self._table)
+        length = out.prompt_tokens or (out.meta.prompt_tokens if out.meta is not None else 0)
+        if length and not request.told_prompt and self._told < MAX_TOLD_BYTES:
+            request.told_prompt = True
+            prompt = prompt_text(request.fresh, length, self._table)
             self._told += len(prompt.raw) + len(prompt.lengths) if prompt is not None else 0
             chunk = msgspec.structs.replace(chunk, prompt=prompt)
         if out.choice is not None:

@@ -16,7 +16,7 @@ from sgnb.messages import Decode, ErrorInfo, Select
 _REMEMBERED = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """What must be known of a request in flight, for its output."""
 
@@ -31,6 +31,8 @@ class Request:
     """Log-probabilities carry the text of their tokens."""
     fresh: Sequence[int] = ()
     """The end of its prompt: what its session had not sent to a request before."""
+    told_prompt: bool = False
+    """Its client has ``fresh``."""
 
 
 class Roster:
