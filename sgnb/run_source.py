@@ -93,7 +93,7 @@ class RunSource:
             found = engine.ask("place", asked, PATIENCE)
         except SgnbError:
             return {"slot": -1}
-        return {"slot": found["slot"], "node": found["node"], "id": found["id"]}
+        return {"slot": found["slot"], "node": found["node"], "id": found["id"], "by": found.get("by", "")}
 
     def _text(self, token: int) -> str:
         """A token's text; empty where it is not a whole character, and where the backend has none to tell."""

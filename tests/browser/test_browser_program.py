@@ -321,6 +321,12 @@ def test_shades_legend_and_tokens_by_keyboard(browser: Browser) -> None:
     assert page.evaluate("() => document.activeElement.classList.contains('sgnb-model')")
     said = page.evaluate("() => window.said.filter(one => one.k === 'token').map(one => one.place)")
     assert said[-2:] == [2, 3]
+    page.keyboard.press("?")
+    keys = page.get_by_role("dialog", name="Keys")
+    keys.get_by_text("Walk the tokens of a text").wait_for()
+    page.keyboard.press("Escape")
+    assert keys.is_hidden()
+    assert page.evaluate("() => document.activeElement.classList.contains('sgnb-model')")
     assert page.errors == []
     page.close()
 
@@ -352,7 +358,7 @@ def test_what_was_reused_of_prompts_is_shaded_and_inspected(browser: Browser) ->
     page.keyboard.press("Enter")
     dialog = page.locator(".sgnb-inspector:visible")
     dialog.get_by_text("token 1 of 4, id 500").wait_for()
-    assert "reused" in dialog.inner_text() and "slot 77" in dialog.inner_text()
+    assert "reused, cached by cell [6]" in dialog.inner_text() and "slot 77" in dialog.inner_text()
     assert dialog.get_by_role("button", name="Fork from here").count() == 0
     page.keyboard.press("Escape")
     assert page.evaluate("() => window.said.filter(one => one.k === 'ends').length") == 1

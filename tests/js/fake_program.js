@@ -19,7 +19,7 @@ window.model = {
 };
 window.emit = content => (listeners["msg:custom"] ?? []).forEach(f => f(content, []));
 window.setSnapshot = snapshot => { values.snapshot = snapshot; (listeners["change:snapshot"] ?? []).forEach(f => f()); };
-window.tokenAnswer = ({place, row}) => row !== undefined ? {rid: "2.finding", position: place + 1, reused: place < 9, id: 500 + place, slot: 77, node: 3, vocabulary: 151936} : ({id: 34543, logprob: -0.34, top: [[-0.34, 34543, "security"], [-1.51, 7, "correctness"], [-2.66, 8, "performance"]],
+window.tokenAnswer = ({place, row}) => row !== undefined ? {rid: "2.finding", position: place + 1, reused: place < 9, id: 500 + place, slot: 77, node: 3, by: "6", vocabulary: 151936} : ({id: 34543, logprob: -0.34, top: [[-0.34, 34543, "security"], [-1.51, 7, "correctness"], [-2.66, 8, "performance"]],
   allowed: 3, vocabulary: 151936, ruled_out: 9, ruled_out_text: "The", ruled_out_logprob: -0.97, forced: false, count: 34, step: 1151 + place, slot: -1});
 window.mount = () => { window.unmount = widget.render({model: window.model, el: document.querySelector("#place")}); };
 window.mount();

@@ -197,12 +197,14 @@ def test_with_a_chat_template_the_turns_texts_are_found() -> None:
 
 def test_the_scheduler_says_where_a_token_is() -> None:
     rig = Rig()
-    said = rig.run(1, b"a prompt of some length", max_new_tokens=4)
+    said = rig.run(1, b"a prompt of some length", max_new_tokens=4, cell="7")
     place = rig.ask("place", rid="c1.r1", position=2)
     slot, node = place.data["slot"], place.data["node"]
     tree = {n.id: n for n in rig.scheduler.cache.nodes()}
     assert (place.data["id"], int(tree[node].value[2])) == (ord("p"), slot)
-    rig.run(2, b"a prompt that parts", max_new_tokens=1)  # cuts the node
+    rig.run(2, b"a prompt that parts", max_new_tokens=1, cell="8")  # cuts the node
+    by = [rig.ask("place", rid="c1.r2", position=at).data["by"] for at in (2, 14)]
+    assert (place.data["by"], by) == ("7", ["7", "8"]), "the cell that computed it"
     again = rig.ask("place", rid="c1.r1", position=20)
     assert again.data["id"] == ord("g") and again.data["node"] == node, "the lower part keeps its number"
     owner = {n.id: n for n in rig.scheduler.cache.nodes()}[again.data["node"]]

@@ -51,6 +51,8 @@ class Parting:
     space: str = ""
     keys: IntArray | None = None
     """The whole prompt, as the tree finds it; None once it was let go."""
+    cell: str = ""
+    """Where in the notebook it comes of."""
 
 
 class MatchLog:
@@ -68,6 +70,10 @@ class MatchLog:
         """What is remembered of a request of this client."""
         parting = self._kept.get(rid)
         return parting if parting is not None and parting.client == client else None
+
+    def maker(self, node: int) -> str:
+        """The request that computed a node of the tree; empty where that is not known."""
+        return self._book.maker(node)
 
     def explain(self, req: Req, matched: int, now: float) -> Match:
         """What the cache had of the prompt of ``req``, and why no more; remembers both sides."""
@@ -118,6 +124,7 @@ class MatchLog:
             node=child.id if child is not None else 0,
             space=req.kv.extra_key,
             keys=ids.copy(),
+            cell=req.label.cell,
         )
         self._whole.pop(req.rid, None)
         self._whole[req.rid] = len(ids)

@@ -30,6 +30,7 @@ class NodeBook:
         self._used: dict[int, float] = {}
         self._clients: dict[int, set[int]] = {}
         self._hits: dict[int, int] = {}
+        self._makers: dict[int, str] = {}
         self._gone: OrderedDict[tuple[int, int], Gone] = OrderedDict()
 
     def take(self, kind: str, node: TreeNode, now: float, for_rid: str) -> None:
@@ -38,6 +39,7 @@ class NodeBook:
             self._used.pop(node.id, None)
             self._clients.pop(node.id, None)
             self._hits.pop(node.id, None)
+            self._makers.pop(node.id, None)
             if kind == "evict" and node.parent is not None:
                 self._gone[node.parent.id, int(node.key[0])] = Gone(now, for_rid, len(node.key))
                 if len(self._gone) > _REMEMBERED:
@@ -47,8 +49,10 @@ class NodeBook:
             self._used[node.id] = self._used.get(lower.id, now)
             self._clients[node.id] = set(self._clients.get(lower.id, ()))
             self._hits[node.id] = self._hits.get(lower.id, 0)
+            self._makers[node.id] = self._makers.get(lower.id, "")
         elif kind == "insert":
             self._used[node.id] = now
+            self._makers[node.id] = for_rid
             self._seen(node, client_of(for_rid))
         elif kind == "lock":
             here: TreeNode | None = node
@@ -79,6 +83,10 @@ class NodeBook:
     def used(self, node: TreeNode) -> float:
         """When it was last used, by the engine's clock; 0 if that is not known."""
         return self._used.get(node.id, 0.0)
+
+    def maker(self, node: int) -> str:
+        """The request that computed it; empty where that is not known."""
+        return self._makers.get(node, "")
 
     def may_read(self, node: TreeNode, client: int) -> bool:
         """True when this client has given the node's tokens itself."""

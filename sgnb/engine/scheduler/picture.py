@@ -213,7 +213,8 @@ def _prompt(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 
 def _place(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
-    """Where the KV of one token of request ``rid`` is now: ``slot`` and ``node``, -1 and 0 where it is no longer kept.
+    """Where the KV of one token of request ``rid`` is now: ``slot`` and ``node``, -1 and 0 where it is no longer kept; and
+    the cell ``by`` that computed it, where that is one of this client's.
 
     ``position`` counts from the prompt's beginning; ``more``: the output ids up to it, for a token of the output.
     """
@@ -233,7 +234,9 @@ def _place(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
     for node, length in _back(found.node, found.length):
         begin -= length
         if begin <= position < found.length:
-            return {**about, "slot": int(node.value[position - begin]), "node": node.id}
+            by = scheduler.match_log.find(scheduler.match_log.maker(node.id), msg.client)
+            known = {"by": by.cell} if by is not None else {}
+            return {**about, "slot": int(node.value[position - begin]), "node": node.id, **known}
     return {**about, "slot": -1, "node": 0}
 
 

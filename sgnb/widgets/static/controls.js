@@ -168,7 +168,8 @@ export function liveRegion() {
   return { element, say, close: () => clearTimeout(timer) };
 }
 
-const KEYS = [
+/** The keys of the engine's views. */
+export const KEYS = [
   [", .", "Step back, forward"],
   ["Shift + , .", "Previous, next event"],
   ["L", "Go live"],
@@ -181,14 +182,14 @@ const KEYS = [
   ["?", "This list"],
 ];
 
-/** The dialog behind `?`: non-modal, closes on Escape, gives focus back. */
-export function helpDialog(host, more = []) {
+/** The dialog behind `?`: non-modal, closes on Escape, gives focus back. `keys`: pairs of keys and words. */
+export function helpDialog(host, keys) {
   const dialog = el("dialog", "sgnb-help", { "aria-label": "Keys" });
   const close = button("Close", () => dialog.close());
   fill(
     dialog,
     el("h2", "", {}, "Keys"),
-    el("dl", "", {}, [...KEYS, ...more].flatMap(([key, words]) => [el("dt", "", {}, key), el("dd", "", {}, words)])),
+    el("dl", "", {}, keys.flatMap(([key, words]) => [el("dt", "", {}, key), el("dd", "", {}, words)])),
     close
   );
   let before_ = null;

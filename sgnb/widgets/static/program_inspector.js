@@ -23,7 +23,8 @@ export class Inspector {
       if (this.open && !this.dialog.contains(event.target) && !view.list.contains(event.target)) this.close(false);
     };
     document.addEventListener("pointerdown", this.outside, true);
-    view.list.addEventListener("scroll", () => this._scrolled(), { passive: true });
+    this.scrolled = () => this._scrolled(); // of the list, and of the notebook around it
+    document.addEventListener("scroll", this.scrolled, { capture: true, passive: true });
   }
 
   /** Whether a key on a text is for its tokens. */
@@ -66,6 +67,7 @@ export class Inspector {
     this.marks.replaceChildren();
     const span = this.at?.text.views[this.at.index]?.span;
     this.at = null;
+    this.view.store?.visible(this, false);
     if (back) span?.focus?.({ preventScroll: true });
   }
 
@@ -86,9 +88,9 @@ export class Inspector {
 
   _scrolled() {
     if (!this.at) return;
-    const box = this.view.list.getBoundingClientRect();
     const [first] = this._rects();
-    if (!first || first.bottom < box.top || first.top > box.bottom) return this.close(false);
+    const seen = first && document.elementFromPoint(first.left + first.width / 2, first.top + first.height / 2);
+    if (!this.view.root.contains(seen || null)) return this.close(false);
     this._outline();
     if (this.open) this._anchor();
     return undefined;
@@ -141,9 +143,22 @@ export class Inspector {
     } catch (error) {
       found = { ...known, ...reused, missing: error.message };
     }
-    if (!this.open || this.at?.text !== text || this.at.index !== index || this.at.place !== place) return;
-    this._draw(shown, place, found, rid);
-    this._anchor();
+    const here = () => this.open && this.at?.text === text && this.at.index === index && this.at.place === place;
+    const draw = () => {
+      this._draw(shown, place, found, rid);
+      this._anchor();
+    };
+    if (!here()) return;
+    draw();
+    const { store } = this.view;
+    const told = () => this._stepOf(found, rid) >= 0;
+    if (!store || found.reused !== false || told()) return;
+    store.visible(this, true); // the step's event is not on this page: the engine has those of some minutes
+    const off = store.subscribe(() => {
+      if (here() && !told()) return;
+      off();
+      if (here()) draw();
+    });
   }
 
   _ask(text, index, place) {
@@ -206,11 +221,7 @@ export class Inspector {
 
   /** Of a prompt token: `reused, cached by cell [6]`, or `computed in step 1 161`; as far as the page knows. */
   _origin(data, rid) {
-    const history = this.view.store?.history;
-    if (data.reused) {
-      const label = history?.requests.get(this.view.store.live.nodes.get(data.node)?.rid)?.label;
-      return label?.cell ? `reused, cached by cell [${label.cell}]` : "reused";
-    }
+    if (data.reused) return data.by ? `reused, cached by cell [${data.by}]` : "reused";
     const step = this._stepOf(data, rid);
     return step < 0 ? "computed" : `computed in step ${count(step)}`;
   }
@@ -249,5 +260,6 @@ export class Inspector {
 
   destroy() {
     document.removeEventListener("pointerdown", this.outside, true);
+    document.removeEventListener("scroll", this.scrolled, true);
   }
 }

@@ -12,6 +12,7 @@ import { fromSnapshot, isCounted, isRunning, NUMBERS_EVERY, sentence, tokenCount
 import { ForkView } from "./program_fork.js";
 import { Head, rememberedShade } from "./program_head.js";
 import { Inspector } from "./program_inspector.js";
+import { programKey } from "./program_keys.js";
 import { Lanes } from "./program_lanes.js";
 import { Past } from "./program_past.js";
 import { RowView } from "./program_row.js";
@@ -72,7 +73,7 @@ export class ProgramView {
       { passive: true }
     );
     this.list.addEventListener("click", event => this._click(event));
-    this.list.addEventListener("keydown", event => this._key(event));
+    root.addEventListener("keydown", event => this._key(event));
     for (const name of ["mouseover", "focusin"]) this.list.addEventListener(name, event => this._atLine(event.target));
     for (const name of ["mouseleave", "focusout"]) this.list.addEventListener(name, () => this._atLine(null));
     this.clock = setInterval(() => this._tick(), NUMBERS_EVERY);
@@ -277,9 +278,11 @@ export class ProgramView {
 
   _key(event) {
     const place = this._place(event.target);
-    if (!place || !this.inspector.wants(event.key)) return;
+    const walks = place && this.inspector.wants(event.key);
+    if (!walks && !programKey(this, event)) return;
     event.preventDefault();
     event.stopPropagation();
+    if (!walks) return;
     if (place.text.views[place.index].ends.length) this.inspector.textKey(event.key, place.text, place.index);
     else void this._known(place).then(known => known && this.inspector.textKey(event.key, place.text, place.index), () => undefined);
   }

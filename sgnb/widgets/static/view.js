@@ -11,7 +11,7 @@
 // It reads this.store (store.js) and calls this.changed() after its own changes. host.dataset.ready says "1" after the
 // first draw, host.dataset.seq the number of the last event drawn: tests wait for them.
 
-import { emptyNode, emptyState, helpDialog, liveRegion, playheadBar, tooltip } from "./controls.js";
+import { emptyNode, emptyState, helpDialog, KEYS, liveRegion, playheadBar, tooltip } from "./controls.js";
 import { button, el, fill, on, setText } from "./dom.js";
 import { registry } from "./registry.js";
 import { onSettings } from "./settings.js";
@@ -80,7 +80,7 @@ export class View {
     this._content = el("div", "sgnb-content", {}, this.note, this.main, this.foot);
     fill(host, this._header, this._content, this._cover, this.region.element);
     this.tip = tooltip(host);
-    this._help = helpDialog(host);
+    this._help = helpDialog(host, KEYS);
     this.build();
     on(host, "keydown", event => this._key(event));
     this._offs.push(onSettings(() => this.changed()));
