@@ -3,7 +3,7 @@
 Notebook process. ``extension.load`` starts one ``PanelHub``; each panel that opens the comm target gets a ``PanelComm``,
 which the kernel's one publisher serves (at most two states a second). Comm handlers run on a subshell thread while a
 cell runs, or on the main thread between cells; they only queue work for one command thread, so a slow engine blocks
-neither. Telemetry is subscribed only while a panel is attached. What a state says is ``panel_state``'s, what a cell's text
+neither. Telemetry is subscribed only while a panel is seen. What a state says is ``panel_state``'s, what a cell's text
 says ``panel_edit``'s. Nothing is printed.
 
 Target ``sgnb.telemetry.v1``, opened by the page. Where sgnb is not loaded there is no such target and the kernel closes
@@ -32,13 +32,15 @@ Kernel → panel, JSON::
     {"kind": "answer", "id": 3, "data": …}           (to check, about, language, knobs, report), or "error": "…"
     {"k": …, "key": …}                               what ``widgets.telemetry`` sends to docked views
 
-A state is sent when something changed, at least every 4 s. ``message`` says what a button did, for 4 s.
+A state is sent when something changed, at least every 4 s. ``message`` says what a button did, for 4 s. What of it the page
+shows it says by ``"show"`` (``what``; also in the data of the comm's opening): ``"all"``; ``"figures"``, those of the status
+bar: the engine is asked for them once a second, and no request is listed; ``"nothing"``: a state every 4 s of what is known.
 
 Panel → kernel, JSON: ``{"verb": "ping"}`` every 5 s (after 15 s without one the panel is dropped), ``"ack"`` (as a ping),
 ``"launch"`` (``model``, ``args`` of EngineArgs), ``"stop"``, ``"restart"``, ``"flush"``, ``"abort_all"``,
 ``"abort"`` (``rids``, ``name``), ``"attach"`` (``name``), ``"set"`` (``knobs``: values by name, or their texts),
 ``"pause"``, ``"step"`` (``count``), ``"resume"``, ``"log"`` (``lines``, 200 unless given), ``"plain"`` (``view``: a
-widget's id, of which the page could not load the script: its output becomes a table). Questions carry an ``id``:
+widget's id, of which the page could not load the script: its output becomes a table), ``"show"``. Questions carry an ``id``:
 ``"knobs"`` (the live ones: ``name, kind, value, unit, choices, low, high, legal, what``), ``"report"`` (``name, text``),
 ``"check"`` (``source`` of a cell: its mistakes), ``"about"`` (``source``, ``line``, ``col``: what the word there means),
 ``"language"`` (its names and their meaning), ``"graph"`` (``source`` of a cell: of the program in it, or null).
@@ -67,7 +69,8 @@ from sgnb.widgets.telemetry import EngineFeed, feed_of
 
 TARGET = "sgnb.telemetry.v1"
 ANNOUNCE = "sgnb.announce.v1"
-STATE_EVERY = 0.5
+STATE_EVERY = {"all": 0.5, "figures": 1.0, "nothing": 4.0}
+"""Seconds between two states, by what the page shows."""
 KEEPALIVE = 4.0
 DROP_AFTER = 15.0
 MESSAGE_SECONDS = 4.0
@@ -125,12 +128,15 @@ class PanelHub:
             if self._worker is None:
                 self._worker = threading.Thread(target=self._work, name="sgnb panel", daemon=True)
                 self._worker.start()
-            client = (message.get("content", {}).get("data") or {}).get("client")
+            data = message.get("content", {}).get("data") or {}
+            client = data.get("client")
             same = [panel for panel in self._panels if client and panel.client == client]
             panel = PanelComm(self, comm, client)
+            panel.show(data.get("show"))
             self._panels.append(panel)
         for old in same:  # the same page attaches again without having closed
             old.close()
+        self.look()
         get_publisher().add(panel)
 
     def forget(self, panel: PanelComm) -> None:
@@ -141,6 +147,17 @@ class PanelHub:
             last = not self._panels
         if last:
             self.watch(None)
+        self.look()
+
+    def look(self) -> None:
+        """See as much of the engine as the panel that shows most of it."""
+        watch = self._watched
+        if watch is not None:
+            watch.look(self._wanted())
+
+    def _wanted(self) -> str:
+        shown = {panel.shown for panel in list(self._panels)}
+        return next((what for what in STATE_EVERY if what in shown), "nothing")
 
     def wake(self) -> None:
         """Something changed: every panel gets a state soon."""
@@ -295,6 +312,8 @@ class PanelHub:
                 engine = None
             self._watched = EngineWatch(engine, self.wake) if engine is not None else None
             made = self._watched
+            if made is not None:
+                made.look(self._wanted())
         if old is not None:
             old.close()
         return made
@@ -320,6 +339,7 @@ class PanelComm:
     def __init__(self, hub: PanelHub, comm: Any, client: str | None) -> None:
         self.client = client
         self.due: float | None = 0.0
+        self.shown = "all"
         self._hub = hub
         self._comm = comm
         self._seq = 0
@@ -332,9 +352,13 @@ class PanelComm:
         comm.on_msg(self._on_message)
         comm.on_close(lambda _message: self.close(tell=False))
 
+    def show(self, what: object) -> None:
+        """What the page shows from now on; an unknown word means ``all``."""
+        self.shown = what if isinstance(what, str) and what in STATE_EVERY else "all"
+
     def wake(self) -> None:
         """There may be a new state; too early ones wait for their time."""
-        if not self._outbox.empty() or time.monotonic() - self._sent_at >= STATE_EVERY:
+        if not self._outbox.empty() or time.monotonic() - self._sent_at >= STATE_EVERY[self.shown]:
             get_publisher().wake(self)
 
     def send(self, data: dict[str, Any]) -> None:
@@ -362,9 +386,10 @@ class PanelComm:
         if not self._outbox.empty():
             self._send(self._outbox.get())
             return True
-        self.due = now + STATE_EVERY
-        if now - self._sent_at < STATE_EVERY:
-            self.due = self._sent_at + STATE_EVERY
+        every = STATE_EVERY[self.shown]
+        self.due = now + every
+        if now - self._sent_at < every:
+            self.due = self._sent_at + every
             return False
         state = self._hub.state()
         if state == self._last and now - self._sent_at < KEEPALIVE:
@@ -389,6 +414,11 @@ class PanelComm:
         elif verb in ("check", "about"):
             said = self._hub.check(data.get("source")) if verb == "check" else self._hub.about(data)
             self.send({"kind": "answer", "id": data.get("id"), "data": said})
+        elif verb == "show":
+            self.show(data.get("what"))
+            self._hub.look()
+            self.due = 0.0
+            get_publisher().wake(self)
         elif isinstance(verb, str) and verb not in ("ping", "ack"):
             self._hub.submit(verb, data, self)
 

@@ -2,7 +2,8 @@
 
 Notebook process. ``panel.PanelHub`` keeps one ``EngineWatch`` while a panel is attached; ``state`` runs on the publisher's
 thread and never asks the engine anything, so a stuck engine stops no panel. What has to be asked (which requests live, the
-knobs) is asked once per engine, on a thread of its own. No comm, no buttons.
+knobs, the figures) is asked when the panel comes into view, on a thread of its own; while only the figures are shown they
+are asked for once a second and no events are subscribed. No comm, no buttons.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from sgnb.controls import ALIVE
@@ -24,6 +26,7 @@ LOG_EVERY = 1.0
 LOG_LINES = 20
 """As many lines of the log as a panel can be set to show."""
 _SEED_SECONDS = 3.0
+_FIGURES_EVERY = 1.0
 
 logger = logging.getLogger("sgnb")
 
@@ -38,15 +41,43 @@ class EngineWatch:
         self._wake = wake
         self._since: tuple[str, float] = ("", 0.0)
         self._log: tuple[float, list[str]] = (0.0, [])
-        self._ends: list[Callable[[], None]] = []
+        self._asked: Any = None
+        """The figures as the engine told them when it was asked; those of events may be newer, or older."""
+        self._lock = threading.RLock()
+        self._looks = "nothing"
+        self._end_look: list[Callable[[], None]] = []
         self._seeded = threading.Lock()
+        self._end_state: Callable[[], None] = lambda: None
         if engine.state in ALIVE:
-            self._ends = [engine.subscribe(self._event), engine.on_state(self._changed)]
-            self._seed_once()
+            self._end_state = engine.on_state(self._changed)
+
+    def look(self, how: str) -> None:
+        """Follow its events (``all``), ask it for its figures once a second (``figures``), or neither (``nothing``)."""
+        with self._lock:
+            if self._looks in (how, "closed") or self.engine.state not in ALIVE:
+                return
+            self._looks = how
+            ends, self._end_look = self._end_look, []
+            if how == "all":
+                self.requests = LiveRequests()  # what happened unseen is not known
+                self._seeded = threading.Lock()
+                self._end_look = [self.engine.subscribe(self._event)]
+                self._seed_once()
+            elif how == "figures":
+                self.requests = LiveRequests()
+                ended = threading.Event()
+                self._end_look = [ended.set]
+                threading.Thread(
+                    target=self._ask_figures, args=(ended,), name="sgnb panel figures", daemon=True
+                ).start()
+        for end in ends:
+            end()
 
     def close(self) -> None:
         """Listen no more."""
-        ends, self._ends = self._ends, []
+        with self._lock:
+            ends, self._end_look = [*self._end_look, self._end_state], []
+            self._looks = "closed"
         for end in ends:
             end()
 
@@ -59,17 +90,37 @@ class EngineWatch:
         self._wake()
 
     def _changed(self, _state: str) -> None:
-        self._seed_once()
+        if self._looks == "all":
+            self._seed_once()
         self._wake()
+
+    def _ask_figures(self, ended: threading.Event) -> None:
+        while not ended.is_set():
+            try:
+                if self.engine.info is not None:
+                    self._take_figures()
+                    self._wake()
+            except SgnbError as error:  # it ended, or is stuck: its state says so
+                logger.debug("the status bar keeps its figures: %s", error.message)
+            ended.wait(_FIGURES_EVERY)
+
+    def _take_figures(self) -> None:
+        self._asked = SimpleNamespace(**self.engine.ask("stats", timeout=_SEED_SECONDS))
+
+    def _figures(self) -> Any:
+        known = [one for one in (self.engine.last_stats, self._asked) if one is not None]
+        return max(known, key=lambda one: one.time, default=None)
 
     def _seed_once(self) -> None:
         if self.engine.info is not None and self._seeded.acquire(blocking=False):
             threading.Thread(target=self._seed, name="sgnb panel seed", daemon=True).start()
 
     def _seed(self) -> None:
+        requests = self.requests
         try:
+            self._take_figures()
             self.knobs = {**self.engine.ask("knobs", timeout=_SEED_SECONDS), **self.knobs}
-            self.requests.seed(self.engine.ask("requests", {"all_clients": True}, timeout=_SEED_SECONDS))
+            requests.seed(self.engine.ask("requests", {"all_clients": True}, timeout=_SEED_SECONDS))
         except SgnbError as error:  # it ended, or is stuck: events tell the rest
             logger.debug("the panel begins without the past: %s", error.message)
         self._wake()
@@ -79,21 +130,27 @@ class EngineWatch:
     def state(self) -> dict[str, Any]:
         """``engine, stats, requests, more, full, lost, log`` of the message ``state``; see ``panel``."""
         engine = self.engine
-        stats = engine.last_stats
+        stats = self._figures()
         alive = engine.state in ALIVE
         client = client_number(engine)
         rows, more = self.requests.rows(client) if alive else ([], 0)
         return {
-            "engine": self._about(),
+            "engine": self._about(stats),
             "stats": stats_of(stats),
             "requests": rows,
             "more": more,
             "full": self.requests.full(stats, client) if alive and not engine.trouble else None,
-            "lost": 0 if alive else self.requests.number,
+            "lost": 0 if alive else self._lost(stats),
             "log": self._tail(),
         }
 
-    def _about(self) -> dict[str, Any]:
+    def _lost(self, stats: Any) -> int:
+        if self._looks in ("all", "closed") or stats is None:
+            return self.requests.number
+        counted = stats.num_running_reqs + stats.num_queue_reqs + stats.num_grammar_queue_reqs
+        return int(counted) if self._looks == "figures" else 0  # unseen figures may be old
+
+    def _about(self, stats: Any) -> dict[str, Any]:
         engine = self.engine
         state = str(engine.state)
         # Working or resting is a matter of moments: what lasts is that it is there.
@@ -106,7 +163,7 @@ class EngineWatch:
             "key": store_key(engine.name, engine.pid),
             "state": state,
             "trouble": words.visible(engine.trouble),
-            "paused": bool(engine.last_stats is not None and engine.last_stats.paused),
+            "paused": bool(stats is not None and stats.paused),
             "policy": str(self.knobs.get("schedule_policy", "")),
             "model": words.visible(engine.model_name),
             "dtype": info.dtype if info else "",
@@ -146,7 +203,7 @@ def latest_steps(progress: Any) -> list[Any]:
     return list(newest.values())
 
 
-def stats_of(stats: EngineStats | None) -> dict[str, Any] | None:
+def stats_of(stats: EngineStats | SimpleNamespace | None) -> dict[str, Any] | None:
     """The panel's five numbers from an EngineStats record, and the slots that nobody could be given."""
     if stats is None:
         return None

@@ -11,7 +11,7 @@ import type { JSONObject } from '@lumino/coreutils';
 import { UUID } from '@lumino/coreutils';
 
 import { Channel } from './channel';
-import { HEARTBEAT_SECONDS, IState, Question, readAnswer, readLog, readState, readView, TARGET } from './protocol';
+import { HEARTBEAT_SECONDS, IState, Question, readAnswer, readLog, readState, readView, Shown, TARGET } from './protocol';
 
 const QUESTION_MS = 15_000;
 
@@ -57,8 +57,8 @@ export class Conversation {
     return Date.now() - this._heardAt;
   }
 
-  /** End the present conversation and begin one with `kernel`; false when another began, or the kernel went, meanwhile. */
-  async open(kernel: Kernel.IKernelConnection): Promise<boolean> {
+  /** End the present conversation and begin one with `kernel`, of which `show` is shown; false when another began, or the kernel went, meanwhile. */
+  async open(kernel: Kernel.IKernelConnection, show: () => Shown): Promise<boolean> {
     this.close();
     const turn = this._turn;
     const channel = await Channel.create(kernel, TARGET);
@@ -70,7 +70,7 @@ export class Conversation {
     this._heardAt = Date.now();
     this._ackedAt = 0;
     channel.open(
-      { version: 1, client: this._client },
+      { version: 1, client: this._client, show: show() },
       {
         onMessage: message => turn === this._turn && this._take(message),
         onClose: () => turn === this._turn && this._closed()

@@ -15,6 +15,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator, TranslationBundle } from '@jupyterlab/translation';
 import type { JSONObject } from '@lumino/coreutils';
 import { Signal } from '@lumino/signaling';
+import { Widget } from '@lumino/widgets';
 
 import { addCommands, CommandIDs, commandOf } from './commands';
 import { VIEW_KINDS } from './control_sections';
@@ -170,7 +171,14 @@ const plugin: JupyterFrontEndPlugin<void> = {
     const ids = addCommands({ app, model, panes, player, trans, openLog, openRecording });
     addStartAnother(app, model, trans);
     const panel = new SidePanel(model, player, panelActions(app, model, panes, trans), trans);
-    panel.disposed.connect(() => model.dispose());
+    const shown = () => (panel.isVisible ? 'all' : statusBar instanceof Widget && statusBar.isVisible ? 'figures' : 'nothing');
+    model.shows = () => (document.visibilityState === 'hidden' ? 'nothing' : shown());
+    const look = () => model.look();
+    document.addEventListener('visibilitychange', look);
+    panel.disposed.connect(() => {
+      document.removeEventListener('visibilitychange', look);
+      model.dispose();
+    });
     app.commands.addCommand(CommandIDs.openPanel, {
       label: trans.__('Show the sgnb panel'),
       icon: panelIcon,

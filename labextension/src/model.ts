@@ -15,7 +15,7 @@ import { disposeLater, within } from './channel';
 import { watchContext } from './context';
 import { Conversation, IViewMessage } from './conversation';
 import { Occupation } from './occupation';
-import { ANNOUNCE, HEARTBEAT_SECONDS, IState, IStats, Question, Verb } from './protocol';
+import { ANNOUNCE, HEARTBEAT_SECONDS, IState, IStats, Question, Shown, Verb } from './protocol';
 import { HISTORY_SAMPLES } from './sparkline';
 import { phaseOf, type IFacts, type IReplay, type Phase } from './states';
 
@@ -40,6 +40,9 @@ export class PanelModel {
     );
     this._ticker = window.setInterval(() => this._tick(), 1000);
   }
+
+  /** What of the kernel's state the page shows now. */
+  shows: () => Shown = () => 'all';
 
   /** Emitted after any change, at most once per message and once a second. */
   get stateChanged(): ISignal<this, void> {
@@ -174,6 +177,14 @@ export class PanelModel {
       });
     }
     this._start();
+  }
+
+  /** Tell the kernel when something else is shown than it knows. */
+  look(): void {
+    const what = this.shows();
+    if (what !== this._shown && this._talk.send({ verb: 'show', what })) {
+      this._shown = what;
+    }
   }
 
   /** Answer the kernel's announcement at the end of `%load_ext sgnb`, for any open notebook or console. */
@@ -325,7 +336,7 @@ export class PanelModel {
     if (this._phase !== 'restarting' && !(again && this._phase === 'busy')) {
       this._setPhase('connecting');
     }
-    if (await this._talk.open(kernel)) {
+    if (await this._talk.open(kernel, () => (this._shown = this.shows()))) {
       window.setTimeout(() => this._checkAnswer(), ANSWER_TIMEOUT_MS);
     }
   }
@@ -374,6 +385,7 @@ export class PanelModel {
 
   private _tick(): void {
     const now = Date.now();
+    this.look();
     if (this._talk.isOpen) {
       this._talk.keepAlive();
       this._checkAnswer();
@@ -386,7 +398,7 @@ export class PanelModel {
       void this._attach();
     }
     const stats = this._state?.stats;
-    if (stats && !this._isSilent && ['idle', 'running', 'full', 'stuck'].includes(this._phase)) {
+    if (stats && this._shown !== 'nothing' && !this._isSilent && ['idle', 'running', 'full', 'stuck'].includes(this._phase)) {
       this._history = [...this._history.slice(1 - HISTORY_SAMPLES), stats];
     }
     this._emit();
@@ -419,6 +431,7 @@ export class PanelModel {
   private _goneAt = 0;
   private _replay: IReplay | null = null;
   private _storeKey = '';
+  private _shown: Shown = 'all';
   private readonly _occupation = new Occupation(() => this._onOccupation());
   private _wasTaken = false;
   private _waitSince = 0;

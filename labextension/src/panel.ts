@@ -47,7 +47,13 @@ export class SidePanel extends Widget {
 
   protected onAfterShow(message: Message): void {
     super.onAfterShow(message);
+    this.model.look();
     this.update();
+  }
+
+  protected onAfterHide(message: Message): void {
+    super.onAfterHide(message);
+    this.model.look();
   }
 
   protected onUpdateRequest(message: Message): void {

@@ -15,6 +15,9 @@ export const ANNOUNCE = 'sgnb.announce.v1';
 /** Seconds between two pings; the kernel drops a panel it has not heard of for three of them. */
 export const HEARTBEAT_SECONDS = 5;
 
+/** What of a state the page shows: the kernel does no more than that needs. */
+export type Shown = 'all' | 'figures' | 'nothing';
+
 /** What needs no answer beyond the next state. */
 export type Verb =
   | 'launch'
@@ -30,6 +33,7 @@ export type Verb =
   | 'resume'
   | 'log'
   | 'plain'
+  | 'show'
   | 'ping'
   | 'ack';
 

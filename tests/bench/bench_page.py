@@ -34,6 +34,7 @@ from page_probes import (
     CLOSE_PANES,
     DUMP,
     FRAMES,
+    HIDE,
     LOAD,
     MARKS,
     OTHER_KERNEL,
@@ -281,7 +282,8 @@ def cpu(lab: LabPage, server: LabServer) -> None:
     rounds: dict[str, list[float]] = {
         "four views and the panel": [],
         "the panel alone": [],
-        "the panel closed": [],
+        "the panel closed, its item in the status bar": [],
+        "the page hidden": [],
     }
     for _ in range(CPU_ROUNDS):
         dock(lab)
@@ -295,7 +297,11 @@ def cpu(lab: LabPage, server: LabServer) -> None:
         rounds["the panel alone"].append(cpu_of(pid, CPU_SECONDS))
         lab.page.evaluate("() => window.jupyterapp.shell.collapseLeft()")
         lab.page.wait_for_timeout(1500)
-        rounds["the panel closed"].append(cpu_of(pid, CPU_SECONDS))
+        rounds["the panel closed, its item in the status bar"].append(cpu_of(pid, CPU_SECONDS))
+        lab.page.evaluate(HIDE, "hidden")
+        lab.page.wait_for_timeout(1500)
+        rounds["the page hidden"].append(cpu_of(pid, CPU_SECONDS))
+        lab.page.evaluate(HIDE, "visible")
         lab.page.evaluate("() => window.jupyterapp.shell.expandLeft()")
     for name, values in rounds.items():
         print(

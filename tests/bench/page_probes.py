@@ -52,6 +52,10 @@ WATCH_PAGE = f"""() => {{
 }}"""
 FRAMES = """() => Object.fromEntries([...document.querySelectorAll('.sgnb-view')].map(
   view => [view.dataset.kind, Number(view.dataset.drawMs)]))"""
+HIDE = """state => {
+  Object.defineProperty(document, 'visibilityState', { configurable: true, get: () => state });
+  document.dispatchEvent(new Event('visibilitychange'));
+}"""
 LOAD = """import threading, sgnb
 from sgnb.backends.engine import attach
 attach("main")

@@ -129,7 +129,7 @@ def test_F72_launch_and_abort_while_a_cell_runs(kernel: Kernel) -> None:
 
 def test_states_come_at_most_twice_a_second(kernel: Kernel) -> None:
     ready(kernel)
-    panel = Panel(kernel)
+    panel = Panel(kernel, subshell=new_subshell(kernel))
     panel.next()
     msg_id = kernel.start("%%sgl\n" + LONG)
     panel.times.clear()
@@ -137,6 +137,17 @@ def test_states_come_at_most_twice_a_second(kernel: Kernel) -> None:
     while time.monotonic() < end:
         panel.next()
     assert 3 <= len(panel.times) <= 8
+    # Collapsed, with the figures in the status bar; then behind another tab of the browser; then in view again.
+    panel.say("show", what="figures")
+    panel.until(lambda m: m["stats"]["running"] == 1 and m["requests"] == [])
+    panel.say("show", what="nothing")
+    panel.until(lambda m: m["stats"]["running"] == 1 and m["requests"] == [])
+    panel.times.clear()
+    panel.next()
+    panel.next()
+    assert panel.times[1] - panel.times[0] > 2.0
+    panel.say("show", what="all")
+    panel.until(lambda m: m["requests"] != [])
     kernel.interrupt()
     kernel.finish(msg_id)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import queue
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from sgnb import panel, panel_edit
+from sgnb import panel, panel_edit, panel_state
 from sgnb.controls import Controls
 from sgnb.errors import AuthFailed
 from sgnb.messages import EngineRecord, EngineStats, Label, RequestEvent, StepEvent, StepNote, StepRow
@@ -176,3 +177,52 @@ def test_F76_a_wrong_token_is_said_once_and_not_tried_again(monkeypatch: pytest.
     assert state["engine"] is None and state["stats"] is None and state["engines"] == []
     clock[0] += panel.MESSAGE_SECONDS
     assert hub.state()["message"] == "" and controls.asked == 1
+
+
+class Watched:
+    """An engine under a panel's eyes: how many listen to it, what it was asked."""
+
+    state = "running"
+    client = SimpleNamespace(welcome=None)
+    info = SimpleNamespace()
+    last_stats = None
+
+    def __init__(self) -> None:
+        self.listening = 0
+        self.asked: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def subscribe(self, _callback: Any) -> Any:
+        self.listening += 1
+        return self.end
+
+    def end(self) -> None:
+        self.listening -= 1
+
+    def on_state(self, _callback: Any) -> Any:
+        return lambda: None
+
+    def ask(self, verb: str, args: Any = None, timeout: float = 0.0) -> dict[str, Any]:
+        self.asked.put(verb)
+        return {"time": 1.0} if verb == "stats" else {"requests": []}
+
+
+def test_an_engine_is_followed_as_far_as_the_page_shows_it() -> None:
+    engine = Watched()
+    watch = panel_state.EngineWatch(engine, lambda: None)
+    watch.look("nothing")
+    assert engine.listening == 0 and engine.asked.empty()
+    watch.look("figures")
+    assert [engine.asked.get(timeout=60) for _ in range(2)] == ["stats", "stats"] and engine.listening == 0
+    watch.look("all")
+    watch.look("all")
+    assert engine.listening == 1
+    while engine.asked.get(timeout=60) != "requests":  # what lives is asked for, whatever was known before
+        pass
+    watch.look("nothing")
+    assert engine.listening == 0
+    watch.look("all")
+    while engine.asked.get(timeout=60) != "requests":
+        pass
+    watch.close()
+    watch.look("all")
+    assert engine.listening == 0
