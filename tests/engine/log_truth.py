@@ -9,7 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import log_slots
+
 POLICIES = {"lru": "least recently used"}
+UNTOLD = ("match", "matches", "admitted", "label")
+"""What is kept of a request to work out words: ``log_words``."""
 
 
 class LogTruth:
@@ -30,6 +34,8 @@ class LogTruth:
         self.stats: dict[str, Any] = snapshot["stats"]
         self.settings: dict[str, Any] = snapshot["settings"]
         self.knobs: list[list[Any]] = []
+        self.policies: list[tuple[int, str]] = [(0, self.settings["schedule_policy"])]
+        self.figures: list[list[float]] = []
         self.steps: list[dict[str, Any]] = []
         self.marks: list[list[Any]] = []
         self.requests: dict[str, dict[str, Any]] = {}
@@ -122,15 +128,22 @@ class LogTruth:
             last[3] += event["length"]
             last[4] += 1
         else:
-            self.marks.append([event["time"], event["kind"], rid, event["length"], 1])
+            gone_by = event.get("policy", "")
+            self.marks.append([event["time"], event["kind"], rid, event["length"], 1, gone_by])
 
     # ------------------------------------------------------------ steps and requests
 
     def _take_stats(self, event: dict[str, Any]) -> None:
         self.stats = event
+        if not self.figures or event["time"] - self.figures[-1][0] >= 0.2:
+            names = ("running_reqs", "queue_reqs", "used_tokens", "cached_tokens")
+            figures = [event["gen_throughput"], *(event[f"num_{name}"] for name in names)]
+            self.figures.append([event["time"], *figures, event["cache_hit_rate"]])
 
     def _take_knob(self, event: dict[str, Any]) -> None:
         self.settings = self.settings | event["knobs"] | {"objective": event["objective"]}
+        if "schedule_policy" in event["knobs"]:
+            self.policies.append((event["step"], event["knobs"]["schedule_policy"]))
         said = []
         for name, value in event["knobs"].items():
             shown = (
@@ -171,6 +184,8 @@ class LogTruth:
                 "first": 0,
                 "twice": 0,
                 "turns": [],
+                "matches": [],
+                "label": label,
                 "compiling": None,
                 "waits": None,
             },
@@ -190,7 +205,7 @@ class LogTruth:
             word = (
                 "retract" if state == "retracted" else "abort" if event.get("reason") == "abort" else "finish"
             )
-            self.marks.append([now, word, rid, 0, 0])
+            self.marks.append([now, word, rid, 0, 0, ""])
         if state == "finished":
             about.update(finished=now, reason=event.get("reason", ""))
         elif state == "first_token":
@@ -210,6 +225,7 @@ class LogTruth:
             why = self.reason({"match": match, "admitted": event["time"], "twice": 0})
             found = [match["matched"], match["cause"], match.get("diverged_at", -1), why]
         about["turns"].append([event["time"], 0, "", "", found])
+        about["matches"].append((event["time"], match))
         if match is None:
             return
         if match["node"]:
@@ -248,56 +264,6 @@ class LogTruth:
             word += ", computed twice"
         return word
 
-    def runs(self) -> list[list[Any]]:
-        """Slots in runs of one owner, kind and step: ``[from, count, owner, kind, step]``."""
-        found: list[list[Any]] = []
-        for slot, words in enumerate(self.slots):
-            if found and tuple(found[-1][2:]) == words:
-                found[-1][1] += 1
-            else:
-                found.append([slot, 1, *words])
-        return found
-
-    def free_runs(self) -> list[int]:
-        """How many runs of free slots, and the longest."""
-        lengths, length = [], 0
-        for owner, *_ in [*self.slots, ("end", "", 0)]:
-            if owner == "":
-                length += 1
-            elif length:
-                lengths.append(length)
-                length = 0
-        return [len(lengths), max(lengths, default=0)]
-
-    def flight(self, rid: str) -> tuple[int, int]:
-        """Own slots of a request: (prefill or scoring, decode)."""
-        decode = sum(owner == rid and kind == "decode" for owner, kind, _ in self.slots)
-        return sum(owner == rid for owner, *_ in self.slots) - decode, decode
-
-    def holders(self) -> list[list[Any]]:
-        """Requests that hold slots, largest first: rid, name, state, own, shared, prefill, decode."""
-        found = []
-        for rid, state in self.live.items():
-            prefill, decode = self.flight(rid)
-            node = self.nodes.get(self.holds.get(rid, 0))
-            shared = node["start"] + node["length"] if node else 0
-            if prefill + decode + shared:
-                word = (
-                    "waiting"
-                    if state in ("queued", "compiled")
-                    else "compiling grammar"
-                    if state == "compiling"
-                    else "decode"
-                    if decode or state == "first_token"
-                    else "prefill"
-                )
-                about = self.requests[rid]
-                new, computed = about["prompt"] - about["cached"], shared + prefill - about["cached"]
-                if word == "prefill" and prefill and len(about["turns"]) == 1 and 0 < computed <= new:
-                    word = "prefill, " + f"{computed:,} of {new:,} new".replace(",", "\u2009")
-                found.append([rid, self.names[rid], word, prefill + decode, shared, prefill, decode])
-        return sorted(found, key=lambda row: (-row[3] - row[4], row[0]))[:12]
-
     def moment(self, time: float) -> dict[str, Any]:
         """What tree and map show at ``time``, the last event's time or later."""
         count = dict.fromkeys(("free", "prefill", "decode", "cached", "score"), 0)
@@ -319,13 +285,15 @@ class LogTruth:
             "gone": [list(node) for node in self.gone if time - 10 < node[3] and node[0] not in self.nodes][
                 -12:
             ],
-            "slots": self.runs(),
+            "slots": log_slots.runs(self),
             "counts": list(count.values()),
             "cached": [locked_slots, count["cached"] - locked_slots],
-            "free": self.free_runs(),
+            "free": log_slots.free_runs(self),
             "live": sorted([rid, state] for rid, state in self.live.items()),
             "holds": sorted([rid, node] for rid, node in self.holds.items()),
-            "holders": self.holders(),
+            "holders": log_slots.holders(self),
+            "paths": log_slots.paths(self),
+            "cells": log_slots.cells(self),
             "stats": self.stats,
             "settings": self.settings,
         }
@@ -354,22 +322,36 @@ class LogTruth:
                     "rows": [[r["rid"], r["kind"], r["tokens"], r["prefix"]] for r in step["rows"]],
                     "notes": [[{**words, **n}[field] for field in note] for n in step.get("notes", [])],
                     "times": [step.get(field, 0) for field in times],
+                    "words": [
+                        AHEAD.get(step.get("no_overlap", ""), ""),
+                        FAILED.get(step.get("failed", ""), ""),
+                    ],
                     "under": step.get("schedule_under", 0),
                     "figures": [step.get(field, 0) for field in figures],
                 }
                 for step in self.steps
             ],
             "requests": [
-                {key: value for key, value in about.items() if key not in ("match", "admitted")}
+                {key: value for key, value in about.items() if key not in UNTOLD}
                 for about in self.requests.values()
             ],
-            "prompts": [
-                [about["name"], about["prompt"], about["cached"], self.reason(about)]
-                for about in self.prompts
-            ],
             "marks": self.marks,
+            "figures": self.figures,
             "knobs": self.knobs,
         }
+
+
+AHEAD = {
+    why: f"Not planned ahead: {words}."
+    for why, words in {
+        "grammar": "a grammar's mask depends on the token before",
+        "penalty": "a penalty depends on the token before",
+        "scores": "the scores of options decide what follows",
+        "slots": "slots are so short that an end would make room",
+        "nothing": "nothing could be planned before",
+    }.items()
+}
+FAILED = {"memory": "The step ran out of memory; its requests are tried again in smaller steps."}
 
 
 def seconds(value: float) -> str:

@@ -7,7 +7,6 @@ views would show of them, and ``log_truth`` says the same on its own.
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import shutil
@@ -17,7 +16,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from log_lies import PARTS, RECORDS, make_lies, word
 from log_truth import LogTruth
+from log_words import LogWords
 from process_rig import until, until_idle
 
 import sgnb
@@ -114,7 +115,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 @pytest.fixture(scope="module")
 def mutations(log: Log) -> list[dict[str, Any]]:
-    return make_mutations(log)
+    return make_lies(log.events)
 
 
 @pytest.fixture(scope="module")
@@ -133,11 +134,6 @@ def kinds(log: Log) -> set[str]:
     return {word(n["event"]) for n in log.events}
 
 
-def word(event: dict[str, Any]) -> str:
-    """``radix evict``, ``request admitted``, ``step``."""
-    return " ".join(filter(None, [event["t"], event.get("kind", ""), event.get("state", "")]))
-
-
 def test_the_run_has_what_the_views_must_tell(log: Log):
     assert kinds(log) >= {
         "stats",
@@ -153,28 +149,35 @@ def test_the_run_has_what_the_views_must_tell(log: Log):
     assert {"extend", "decode", "score"} <= modes
 
 
+def alike(shown: Any, known: Any, where: str) -> None:
+    """Every part that the page tells is known, and says the same."""
+    shown, known = plain(shown), plain(known)
+    assert set(shown) == set(known), f"{where}: {set(shown) ^ set(known)}"
+    for part, value in known.items():
+        assert shown[part] == value, f"{where}: {part}"
+
+
 def test_views_say_what_the_log_says(log: Log, answer: dict[str, Any]):
     said, truth = answer["said"], LogTruth(log.snapshot)
     left = list(log.events)
     for time, shown in zip(log.moments(), said["moments"], strict=True):
         while left and left[0]["event"]["time"] <= time:
             truth.take(left[0]["seq"], left.pop(0)["event"])
-        expected = plain(truth.moment(time))
-        for part, value in expected.items():
-            assert plain(shown[part]) == value, f"{part} at event {truth.seq}"
+        alike(shown, truth.moment(time), f"at event {truth.seq}")
     for numbered in left:
         truth.take(numbered["seq"], numbered["event"])
-    for part, value in plain(truth.moment(truth.time)).items():
-        assert plain(said["last"][part]) == value, part
-    lists = plain(truth.lists())
-    assert plain(said["steps"]) == lists["steps"]
-    for shown, known in zip(said["requests"], lists["requests"], strict=True):
-        assert {
-            key: (plain(shown[key]), known[key]) for key in known if plain(shown[key]) != known[key]
-        } == {}
-    assert plain(said["marks"]) == lists["marks"]
-    assert plain(said["knobs"]) == lists["knobs"]
-    assert plain([row[:4] for row in said["prompts"]]) == lists["prompts"]
+    alike(said["last"], truth.moment(truth.time), "at the end")
+    words, lists = LogWords(truth), truth.lists()
+    for about, known in zip(lists["requests"], truth.requests.values(), strict=True):
+        about["again"] = words.again(known)
+    names = ("steps", "knobs", "marks", "figures", "requests")
+    alike({name: said[name] for name in names}, {name: lists[name] for name in names}, "lists")
+    assert plain(said["prompts"]) == plain(words.prompts())
+    timeline = {name: getattr(words, name)() for name in ("steps", "lanes", "whole", "bins")}
+    alike(said["timeline"], timeline, "timeline")
+    assert said["changes"] == [words.changes(time) for time in log.moments()]
+    told = {"moments", "last", "prompts", "timeline", "changes", *names}
+    assert set(said) == told, "all that is dumped is compared"
 
 
 def test_the_log_ends_where_the_engine_is(log: Log):
@@ -201,87 +204,6 @@ def test_the_log_ends_where_the_engine_is(log: Log):
     assert stats["evicted_tokens_total"] - log.snapshot["stats"]["evicted_tokens_total"] == evicted > 0
 
 
-EQUAL_AGAIN = 8
-"""So many equal tokens behind a difference are told; fewer are chance, and no view speaks of them (causes.js)."""
-
-
-def seen(event: dict[str, Any]) -> bool:
-    """Of slots that a request hands over within the same event, the step that wrote them is never seen."""
-    return event["t"] != "kv" or all(run[-1] for run in event["runs"])
-
-
-def altered(value: Any) -> Any:
-    """Another value of the same type."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, str):
-        return value + "x"
-    if isinstance(value, int):
-        return value + 1
-    if isinstance(value, float):
-        return value + 0.5
-    return None
-
-
-def alterations(event: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """The event with one field changed, for each field; of lists, the last item's."""
-    found = []
-
-    def descend(path: list[Any], value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                if key != "t":
-                    descend([*path, key], inner)
-        elif isinstance(value, list):
-            if value:
-                first = 1 if value[0] == "SlotRun" else 0  # a run of slots is a record, told as an array
-                if not first:
-                    change(path, value[:-1])
-                # The last: of slots that change hands twice in one event only the later is seen.
-                for place in range(first or len(value) - 1, len(value)):
-                    descend([*path, place], value[place])
-        elif (other := altered(value)) is not None:
-            change(path, value + EQUAL_AGAIN if path[-1] == "equal_again" else other)
-
-    def change(path: list[Any], value: Any) -> None:
-        made = copy.deepcopy(event)
-        place: Any = made
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = value
-        found.append((".".join(map(str, path)), made))
-
-    descend([], event)
-    return found
-
-
-def make_mutations(log: Log) -> list[dict[str, Any]]:
-    """Drop some events of each kind, and alter each field of one of them."""
-    rng, found = random.Random(3), []
-    places: dict[str, list[int]] = {}
-    matched: set[str] = set()
-    for index, numbered in enumerate(log.events[:-1]):
-        if numbered["event"].get("length") == 0:
-            continue  # a lock of the root: it holds nothing, and nothing shows it
-        kind = word(numbered["event"])
-        if numbered["event"].get("match"):
-            # A second turn is told elsewhere than a first one, each cause in other words.
-            turn = "again" if numbered["event"]["rid"] in matched else "first"
-            matched.add(numbered["event"]["rid"])
-            kind = f"{kind}, {turn}, {numbered['event']['match']['cause']}"
-        places.setdefault(kind, []).append(index)
-    for kind, indices in sorted(places.items()):
-        for index in rng.sample(indices, min(2, len(indices))):
-            found.append({"what": f"drop {kind}", "index": index, "event": None})
-        told = [i for i in indices if seen(log.events[i]["event"])]
-        # The one that says most; of slots the least: in a long one, slots change hands twice and to whom they belonged.
-        pick = min if kind == "kv" else max
-        index = pick(rng.sample(told, min(4, len(told))), key=lambda i: len(str(log.events[i])))
-        for field, event in alterations(log.events[index]["event"]):
-            found.append({"what": f"{kind}: {field}", "index": index, "event": event})
-    return found
-
-
 def test_a_log_that_lacks_or_alters_one_event_is_noticed(
     mutations: list[dict[str, Any]], answer: dict[str, Any]
 ):
@@ -290,3 +212,18 @@ def test_a_log_that_lacks_or_alters_one_event_is_noticed(
     unnoticed = sorted(what for what, word in noticed.items() if word not in ("gap", "changed"))
     assert not unnoticed, "\n".join(unnoticed)
     assert len(mutations) > 100
+
+
+def test_every_field_of_every_kind_of_event_is_lied_about(mutations: list[dict[str, Any]]):
+    told: dict[str, set[str]] = {}
+    for lie in mutations:
+        event = lie["event"]
+        if event is None:
+            continue
+        told.setdefault(event["t"], set()).update(event)
+        for name in PARTS:
+            if part := event.get(name):
+                told.setdefault(name, set()).update(part[-1] if isinstance(part, list) else part)
+    for name, record in {**RECORDS, **PARTS}.items():
+        fields = {field.encode_name for field in msgspec.structs.fields(record)}
+        assert fields - told[name] <= {"joined_tokens", "half_page"}, name

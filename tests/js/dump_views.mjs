@@ -6,11 +6,12 @@
 import { readFileSync } from "node:fs";
 
 import { reasonOf, reasonOfTurn } from "../../sgnb/widgets/static/causes.js";
-import { CACHED, DECODE, FREE, PREFILL, SCORE, nameOf } from "../../sgnb/widgets/static/fold.js";
-import { changesOf, holdersOf, scanRuns } from "../../sgnb/widgets/static/kv_data.js";
+import { CACHED, DECODE, FREE, PREFILL, SCORE, nameIn, nameOf } from "../../sgnb/widgets/static/fold.js";
+import { cellWord, changesOf, holdersOf, scanRuns } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
-import { knobWords } from "../../sgnb/widgets/static/timeline_words.js";
-import { recentlyGone } from "../../sgnb/widgets/static/tree_data.js";
+import { lanesIn, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";
+import { aheadWords, decisionsOf, endWord, failedWords, knobWords, modesWords, plain, rowWords, stepWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
+import { pathFacts, recentlyGone } from "../../sgnb/widgets/static/tree_data.js";
 
 const KINDS = { [FREE]: "free", [PREFILL]: "prefill", [DECODE]: "decode", [CACHED]: "cached", [SCORE]: "score" };
 
@@ -41,8 +42,9 @@ function moment(store) {
     free: [runs.freeRuns, runs.largestFree],
     live: [...state.live].sort(),
     holds: [...state.holds].sort(),
-    holders: holdersOf(state, history, runs).map(h => [h.rid, h.name, h.state, h.own, h.shared, h.prefill, h.decode]),
-    changes: changesOf(store),
+    holders: holdersOf(state, history, runs).map(h => [h.rid, h.name, h.state, h.own, h.shared, h.prefill, h.decode, h.runs]),
+    paths: [...state.holds].sort().map(([rid, id]) => [rid, pathFacts(state, state.path(id), rid, other => nameIn(history, other))]),
+    cells: slots.map(([slot]) => cellWord(state, history, slot)),
     stats: state.stats,
     settings: state.settings,
   };
@@ -53,7 +55,11 @@ function lists(store) {
   const stepAt = time => history.steps[store.stepIndexAt(time)]?.step ?? 0;
   const find = rid => history.requests.get(rid) ?? null;
   const whyOf = (record, turn) => reasonOfTurn(record, turn, { find, stepAt, pageSize: store.live.pageSize });
+  const index = new TimelineIndex(history);
+  index.sync();
+  const { figures } = history;
   return {
+    timeline: timeline(index, history, find),
     steps: history.steps.map(s => ({
       step: s.step,
       time: s.time,
@@ -63,6 +69,7 @@ function lists(store) {
       times: [s.schedule_seconds, s.forward_seconds, s.sample_seconds, s.process_seconds, s.exposed_host_seconds].map(v => v ?? 0),
       under: s.schedule_under ?? 0,
       figures: [s.free, s.evictable, s.running, s.queued, s.new_token_ratio, s.drawn, s.bad_rows, s.wasted_rows].map(v => v ?? 0),
+      words: [aheadWords(s), failedWords(s)],
     })),
     requests: [...history.requests.values()].map(r => ({
       rid: r.rid,
@@ -87,9 +94,33 @@ function lists(store) {
       const reason = reasonOf(r, { find, stepAt, pageSize: store.live.pageSize });
       return [nameOf(r), r.prompt, r.cached, reason.word, reason.sentences, r.match.node ?? 0];
     }),
-    marks: history.marks.map(m => [m.time, m.kind, m.rid, m.tokens, m.nodes]),
+    marks: history.marks.map(m => [m.time, m.kind, m.rid, m.tokens, m.nodes, m.policy ?? ""]),
     knobs: history.knobs.map(k => [k.time, k.step, knobWords(k)]),
-    figures: history.figures.map(f => [f.time, f.gen_throughput ?? 0, f.num_running_reqs ?? 0, f.num_queue_reqs ?? 0, f.num_used_tokens ?? 0, f.num_cached_tokens ?? 0, f.cache_hit_rate ?? 0]),
+    figures: figures.map(f => [f.time, f.gen_throughput ?? 0, f.num_running_reqs ?? 0, f.num_queue_reqs ?? 0, f.num_used_tokens ?? 0, f.num_cached_tokens ?? 0, f.cache_hit_rate ?? 0]),
+  };
+}
+
+/** What the timeline says: of steps, of lanes, of the whole as one window. */
+function timeline(index, history, find) {
+  const known = rid => find(rid) ?? { rid };
+  const latest = index.end;
+  const [from, to] = [index.steps[0]?.from ?? 0, latest];
+  const whole = windowFigures(index, from, to);
+  return {
+    steps: index.steps.map((s, at) => ({
+      step: s.step,
+      words: stepWords(s),
+      rows: s.event.rows.map(row => rowWords(row, known(row.rid))),
+      decided: decisionsOf(s.event, history, { before: index.steps[at - 1]?.time ?? s.time - 1 }).map(plain),
+    })),
+    lanes: lanesIn(index, from, to, latest).map(lane => ({
+      rid: lane.record.rid,
+      end: lane.record.finished ? endWord(lane.record.reason) : lane.record.state,
+      waits: waitsOf(lane, latest).map(wait => [wait.to - wait.from, waitWords(wait, known)]),
+      pieces: lane.pieces.map(p => [p.kind, index.at(p.first).step, index.at(p.last).step, p.tokens, p.reused]),
+    })),
+    whole: [modesWords(whole.modes), whole.gaps, whole.p50, whole.p95, whole.idle, whole.waited],
+    bins: [...index.bins].sort((a, b) => a[0] - b[0]).map(([bin, t]) => [bin, t.prefill, t.decode]),
   };
 }
 
@@ -113,16 +144,23 @@ function shownAt(store, time) {
 
 const { snapshot, events, moments, mutations } = JSON.parse(readFileSync(process.argv[2], "utf8"));
 const store = filled(snapshot, events);
-const said = { moments: moments.map(time => shownAt(store, time)), last: moment(store), ...lists(store) };
+const changesAt = time => {
+  store.goTo(time);
+  const out = changesOf(store);
+  store.goLive();
+  return out;
+};
+const said = { moments: moments.map(time => shownAt(store, time)), last: moment(store), changes: moments.map(changesAt), ...lists(store) };
 
+const all = each => JSON.stringify([moment(each), changesOf(each), lists(each)]);
+const honest = new Map(); // place of an event → what is said right after it
 const noticed = mutations.map(({ index, event }) => {
   // Right after the event, and one more: a hole shows at the next number.
   const before = events.slice(0, index);
   if (event === null) return filled(snapshot, [...before, events[index + 1]]) === null ? "gap" : "unnoticed";
   const lied = filled(snapshot, [...before, { seq: events[index].seq, event }]);
   if (lied === null) return "gap";
-  const told = filled(snapshot, events.slice(0, index + 1));
-  const [one, other] = [lied, told].map(each => JSON.stringify([moment(each), lists(each)]));
-  return one === other ? "unnoticed" : "changed";
+  if (!honest.has(index)) honest.set(index, all(filled(snapshot, events.slice(0, index + 1))));
+  return all(lied) === honest.get(index) ? "unnoticed" : "changed";
 });
 process.stdout.write(JSON.stringify({ said, noticed }));

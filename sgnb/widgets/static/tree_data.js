@@ -1,6 +1,9 @@
 // Layout of the radix tree: rows and blocks of the icicle, folds, ages. Pure: no page.
 
+import { count, plural } from "./format.js";
+
 export const IDLE_SHOWN = 12;
+const NAMES = 6; // of requests, before the rest is counted
 export const EVICTED_SECONDS = 10;
 const MAX_ROWS = 2000; // what is beyond stands in folds: a reader scrolls through less, and a frame must end
 const MAX_DEPTH = 500;
@@ -177,6 +180,24 @@ export function runsOf(state, owners) {
     }
   }
   return runs;
+}
+
+/** Who holds a path, and its slots: pairs of words. `ids`: its nodes; `rid`: the request that it is of, or "". */
+export function pathFacts(state, ids, rid, name) {
+  const facts = [];
+  const path = ids.map(id => state.nodes.get(id));
+  const end = path.at(-1);
+  const holders = [...state.holds].map(([other, id]) => [other, state.path(id)]);
+  const names = list => [...list.slice(0, NAMES).map(([other]) => name(other)), ...(list.length > NAMES ? [`${count(list.length - NAMES)} more`] : [])].join(", ");
+  const locked = holders.filter(([, held]) => held.includes(end?.id));
+  if (locked.length) facts.push(["Locked by", names(locked)]);
+  // The longest part of the path that somebody else reads too.
+  const others = node => holders.filter(([other, held]) => other !== rid && held.includes(node.id) && !held.includes(end.id));
+  const shared = path.findLast(node => node !== end && others(node).length);
+  if (shared) facts.push([`First ${count(shared.start + shared.length)} tok also by`, names(others(shared))]);
+  const owners = [...ids.map(id => `node:${id}`), rid];
+  facts.push(["Slots", `${count(owners.reduce((sum, owner) => sum + state.owned(owner), 0))} in ${plural(runsOf(state, owners), "run")}`]);
+  return facts;
 }
 
 /** Which nodes went in the last ten seconds before `time`. */

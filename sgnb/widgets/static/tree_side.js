@@ -5,11 +5,10 @@ import { equalAgain, reasonOf } from "./causes.js";
 import { button, el, fill, table } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, oneLine, plural, seconds } from "./format.js";
-import { runsOf } from "./tree_data.js";
+import { pathFacts } from "./tree_data.js";
 
 const TWIN_ROWS = 200;
 const PROMPTS = 50;
-const NAMES = 6;
 
 const dim = text => el("span", "sgnb-dim", {}, text);
 const line = (...parts) => el("p", "", {}, ...parts);
@@ -53,16 +52,7 @@ export class TreeSide {
     const flight = prefill + decode;
     const parts = path.map(node => this._part(node, view.use(node), node.locks ? "sgnb-is-locked" : ""));
     if (flight) parts.push(partOf(flight, `${decode ? "decoding" : "prefill"}, not in the tree yet`, view.runningText(rid), "sgnb-is-decode"));
-    const facts = [];
-    const holders = [...state.holds].map(([other, id]) => [other, state.path(id)]);
-    const names = list => [...list.slice(0, NAMES), ...(list.length > NAMES ? [`${count(list.length - NAMES)} more`] : [])].join(", ");
-    const locked = holders.filter(([, held]) => held.includes(end?.id)).map(([other]) => view.name(other));
-    if (locked.length) facts.push(["Locked by", names(locked)]);
-    // The longest part of the path that somebody else reads too.
-    const shared = path.findLast(node => node !== end && holders.some(([other, held]) => other !== rid && held.includes(node.id) && !held.includes(end.id)));
-    if (shared) facts.push([`First ${count(shared.start + shared.length)} tok also by`, names(holders.filter(([other, held]) => other !== rid && held.includes(shared.id) && !held.includes(end.id)).map(([other]) => view.name(other)))]);
-    const owners = [...ids.map(id => `node:${id}`), rid];
-    facts.push(["Slots", `${count(owners.reduce((sum, owner) => sum + state.owned(owner), 0))} in ${plural(runsOf(state, owners), "run")}`]);
+    const facts = pathFacts(state, ids, rid, other => view.name(other));
     const acts = buttons(button("Copy text", () => view.copySelected()));
     if (view.options.open) acts.append(button("Show in KV map", () => view.options.open("kv")));
     return fill(
