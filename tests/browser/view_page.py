@@ -148,6 +148,11 @@ MISFITS = """() => {
         seen[side] = most(seen[side], edge[side]);
     }
     if ((left < frame.left - 1 || right > frame.right + 1) && !scrolls) out.add(`${name(node)} is out of the view`);
+    const table = node.closest('td, th')?.closest('.sgnb-view *:has(> table)');
+    const ends = own => own.textOverflow === 'ellipsis';
+    if (table && right > table.getBoundingClientRect().right + 1 && !ends(getComputedStyle(node)))
+      out.add(`${name(node)} is out of its table's place`);
+    if (cell && right > cell.getBoundingClientRect().right + 1 && getComputedStyle(node).textOverflow !== 'ellipsis') out.add(`${name(node)} is out of its table's place`);
     const own = getComputedStyle(node);
     const short = own.overflowX === 'hidden' && own.textOverflow !== 'ellipsis';
     if ((short || node.tagName === 'BUTTON') && node.scrollWidth > node.clientWidth + 1) out.add(`${name(node)} is cut`);
