@@ -152,7 +152,6 @@ MISFITS = """() => {
     const ends = own => own.textOverflow === 'ellipsis';
     if (table && right > table.getBoundingClientRect().right + 1 && !ends(getComputedStyle(node)))
       out.add(`${name(node)} is out of its table's place`);
-    if (cell && right > cell.getBoundingClientRect().right + 1 && getComputedStyle(node).textOverflow !== 'ellipsis') out.add(`${name(node)} is out of its table's place`);
     const own = getComputedStyle(node);
     const short = own.overflowX === 'hidden' && own.textOverflow !== 'ellipsis';
     if ((short || node.tagName === 'BUTTON') && node.scrollWidth > node.clientWidth + 1) out.add(`${name(node)} is cut`);

@@ -57,6 +57,18 @@ def test_second_request_reuses_the_first_ones_prefix():
     assert told.ids == alone(PROMPT + b"two").ids
 
 
+def test_only_what_another_request_computes_at_the_same_time_is_computed_twice():
+    rig = Rig()
+    rig.run(1, PROMPT)
+    rig.run(2, PROMPT)  # all of it is there; its last token is computed all the same
+    short = PROMPT[:20]  # too short for one to wait for the other
+    rig.decode(3, b"new" + short, max_new_tokens=4)
+    rig.decode(4, b"new" + short, max_new_tokens=4)
+    rig.drain()
+    twice = {event.rid: event.duplicate_tokens for event in rig.events if event.state == "first_token"}
+    assert twice == {"c1.r1": 0, "c1.r2": 0, "c1.r3": 0, "c1.r4": 23}
+
+
 def test_disabled_cache_says_the_same():
     rig = Rig(disable_radix_cache=True, chunked_prefill_size=7)
     first, second = rig.run(1, PROMPT), rig.run(2, PROMPT)

@@ -380,6 +380,11 @@ class Scheduler:
 
     def event(self, req: Req, state: str, reason: str = "") -> None:
         """Publish that a request changed state."""
+        there_before = req.match is not None and req.match.cause in (
+            "hit",
+            "logprobs",
+        )  # and computed anew by rule
+        twice = 0 if there_before else req.kv.duplicates
         self.publish(
             RequestEvent(
                 time=self.clock(),
@@ -393,6 +398,6 @@ class Scheduler:
                 reason=reason,
                 match=req.match if state == "admitted" else None,
                 joined_tokens=req.joined_tokens if state in ("first_token", "finished") else 0,
-                duplicate_tokens=req.kv.duplicates if state == "first_token" else 0,
+                duplicate_tokens=twice if state == "first_token" else 0,
             )
         )
