@@ -7,6 +7,7 @@ What a browser shows comes from here, so the live and the static form cannot dif
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,10 +98,23 @@ def reuse_words(cached: int, prompt: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Text with every invisible character shown by name: ``[U+001B]``, ``[U+202E]``. Line feed and tab stay."""
+    """Text with every invisible character shown by name: ``[U+001B]``, ``[U+202E]``. Line feed and tab stay.
+
+    Marks beyond the eighth on one letter, which would pile over other lines, are counted: ``[+392 marks]``.
+    """
+    if not text.isascii():
+        text = _PILE.sub(lambda pile: f"{pile[1]}[+{count(len(pile[2]))} marks]", text)
     if text.isprintable():  # the common case: nothing to show
         return text
     return "".join(f"[U+{ord(char):04X}]" if is_hidden(ord(char)) else char for char in text)
+
+
+_MARKS = (
+    "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u0610-\u061a\u064b-\u065f\u06d6-\u06ed\u0730-\u074a\u0900-\u0903\u093a-\u094f"
+    "\u0e31\u0e34-\u0e3a\u0e47-\u0e4e\u0f71-\u0f84\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\u302a-\u302f\ufe00-\ufe0f\ufe20-\ufe2f"
+    "\U0001d165-\U0001d1ad\U000e0100-\U000e01ef"
+)
+_PILE = re.compile(f"([{_MARKS}]{{8}})([{_MARKS}]+)")
 
 
 def is_hidden(code: int) -> bool:

@@ -17,7 +17,11 @@ from sgnb.runtime import events as ev
 BAD = (
     '<img src="http://elsewhere.invalid/x.png" onerror="window.broken=1"><svg onload="window.broken=1"></svg>'
     "<script>window.broken=1</script>[a](http://elsewhere.invalid) $\\frac{1}{2}$ \x1b[31mred\x1b[0m \u202egnp"
+    "<style>*{background:url(http://elsewhere.invalid/y)}</style>![i](http://elsewhere.invalid/z.png) {{7*7}}"
+    '<a href="javascript:window.broken=1">b</a> $\\href{http://elsewhere.invalid}{c}$'
 )
+PILE = "\u0301\u0323\u0489" * 400
+"""Marks on one letter: unbroken they are 2 000 px wide, and as high as the font will have it."""
 CELLS = [
     "%load_ext sgnb",
     "%sgl launch --runner stub --max-total-tokens 4096",
@@ -471,17 +475,23 @@ def test_F66_F68_hostile_text_makes_no_element_and_no_request(browser: Browser) 
     script.gen(2, BAD, BAD, 2, prompt=(1, 9), stop=BAD)
     script.select(3, BAD, 3, (0.9, 0.1), (BAD, "other"))
     script.log.append(ev.HostNote(BAD))
+    for text in ("one\nabc\nthree", f"one\na{PILE}bc\nthree"):
+        script.turn(1, "user", text, 7)
     script.log.append(ev.StateFailed(3, RequestError(BAD)))
     script.finish("failed", RequestError(BAD))
     page = open_program(browser, snapshot_of(script), shade="probability")
     page.locator(".sgnb-model").first.focus()
     page.keyboard.press("Enter")
     page.locator(".sgnb-inspector:visible").wait_for()
-    assert page.locator(".sgnb-program").locator("img, script, svg, a, iframe, math").count() == 0
+    assert page.locator(".sgnb-program").locator("img, script, svg, a, iframe, math, style").count() == 0
     assert page.evaluate("() => window.broken") is None
     assert page.requests == []
     shown = page.locator(".sgnb-program").inner_text()
     assert "\u202e" not in shown and "\x1b" not in shown and "U+202E" in shown
+    page.keyboard.press("Escape")
+    calm, piled = (page.locator(".sgnb-row", has_text=words) for words in ("abc", "+1\u2009192 marks"))
+    assert piled.bounding_box()["height"] == calm.bounding_box()["height"]  # type: ignore[index]
+    assert page.locator(".sgnb-rows").evaluate("rows => rows.scrollWidth <= rows.clientWidth")
     page.close()
 
 

@@ -5,7 +5,7 @@ import test from "node:test";
 
 import {
   grammarWords,
-  applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
+  applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, marksAtEnd, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
 import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
 
@@ -74,6 +74,12 @@ test("bars show both kinds where both are there", () => {
 test("what draws nothing is a box with its name", () => {
   assert.deepEqual(pieces("a\u202eb"), [{ text: "a", box: false }, { text: "U+202E", box: true, length: 1 }, { text: "b", box: false }]);
   assert.deepEqual(pieces("\u{E0041}"), [{ text: "U+E0041", box: true, length: 2 }]);
+  const pile = "\u0301\u0323".repeat(200);
+  assert.deepEqual(pieces(`a${pile}b`), [{ text: `a${pile.slice(0, 8)}`, box: false }, { text: "+392 marks", box: true, length: 392 }, { text: "b", box: false }]);
+  assert.deepEqual(pieces(`a${pile.slice(0, 8)}`), [{ text: `a${pile.slice(0, 8)}`, box: false }]);
+  // As it comes, mark by mark: no more than eight stand on the letter.
+  assert.deepEqual([0, 7, 8, 30].map(had => pieces("\u0301", false, had)[0].box), [false, false, true, true]);
+  assert.deepEqual([marksAtEnd("a"), marksAtEnd(""), marksAtEnd(`a${pile.slice(0, 3)}`), marksAtEnd(`a${pile}`)], [0, 0, 3, 16]);
 });
 
 test("the live region speaks in sentences", () => {

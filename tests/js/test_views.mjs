@@ -94,6 +94,7 @@ test("numbers and times are written as everywhere", () => {
   assert.deepEqual([0, 400, 1 << 20, 1.75 * 2 ** 30, 1000 * 2 ** 20, 139 * 2 ** 30].map(memory), ["0.00 KiB", "0.391 KiB", "1.00 MiB", "1.75 GiB", "1000 MiB", "139 GiB"]);
   assert.deepEqual([before(2.41), share(9, 10), share(0, 0)], ["−2.41 s", "90 %", "–"]);
   assert.equal(oneLine("a\nb\u202Ec\u0007"), "a⏎b[U+202E]c[U+0007]");
+  assert.equal(oneLine(`a${"\u0301".repeat(100)}b`), `a${"\u0301".repeat(8)}[+92 marks]b`);
 });
 
 // ---------------------------------------------------------------- tree

@@ -49,6 +49,11 @@ def test_shares() -> None:
         ("\ufeffx\u2028y\x85", "[U+FEFF]x[U+2028]y[U+0085]"),
         ("\U000e0041", "[U+E0041]"),
         ("\ud800", "[U+D800]"),
+        ("e" + "\u0301\u0323" * 200 + "f", "e" + "\u0301\u0323" * 4 + "[+392 marks]f"),
+        (
+            "\u05e9\u05c1\u05b8\u05c1 \u0e19\u0e49\u0e33 e" + "\u0301" * 8,
+            "\u05e9\u05c1\u05b8\u05c1 \u0e19\u0e49\u0e33 e" + "\u0301" * 8,
+        ),
     ],
 )
 def test_hidden_characters_are_shown(text: str, shown: str) -> None:

@@ -50,6 +50,8 @@ const PICTURES = { "\n": "⏎", "\t": "→", "\r": "␍" };
 export const HIDDEN =
   /[\u0000-\u001F\u007F-\u009F\u00AD\u034F\u061C\u115F\u1160\u180E\u200B-\u200F\u2028-\u202E\u2060-\u206F\u3164\uFEFF\uFFF9-\uFFFB\uD800-\uDFFF]|[\u{E0000}-\u{E007F}]/gu;
 
+export const MOST_MARKS = 8; // on one letter; more would pile over other lines, or make one that cannot be broken
+
 const letters = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 const LONGEST_LETTER = 32; // units; a longer pile of marks is cut where it is
 
@@ -72,5 +74,6 @@ export function cutAt(text, limit) {
 /** Text on one line, every invisible character shown: line feeds as ⏎, others by name. */
 export function oneLine(text, limit = 400) {
   const cut = text.length > limit ? `${cutAt(text, limit - 1)}…` : text;
-  return cut.replace(HIDDEN, char => PICTURES[char] ?? `[U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);
+  const named = cut.replace(HIDDEN, char => PICTURES[char] ?? `[U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);
+  return named.replace(/\p{M}{9,}/gu, pile => `${[...pile].slice(0, MOST_MARKS).join("")}[+${count([...pile].length - MOST_MARKS)} marks]`);
 }

@@ -1,7 +1,7 @@
 // The document of a program view and what is computed of it: applying deltas, how branches are laid out, which tokens are
 // shaded, what a click on text means. Pure: no elements, no clock. The words of a run come from the kernel (fold_data.py).
 
-import { count, HIDDEN, oneLine } from "./format.js";
+import { count, HIDDEN, MOST_MARKS, oneLine } from "./format.js";
 
 /** Milliseconds between two drawings of numbers: what changes faster cannot be read. */
 export const NUMBERS_EVERY = 250;
@@ -99,26 +99,38 @@ export function layoutOf(arms, width, nested = false) {
 
 const SIGNS = { "\n": "⏎", "\t": "→", " ": "·" };
 
+const ODD = new RegExp(`(?<hidden>${HIDDEN.source})|\\p{M}{9,}|^\\p{M}+`, "gu");
+
 /**
- * Cut text into runs; `box` runs are single characters that draw nothing and are shown by name. With `signs` a blank is a
- * run of its own, with its sign.
+ * Cut text into runs; `box` runs are single characters that draw nothing and are shown by name, and marks beyond the eighth
+ * on one letter, which are counted. With `signs` a blank is a run of its own, with its sign. `marks`: how many stand on the
+ * letter before the text.
  */
-export function pieces(text, signs = false) {
+export function pieces(text, signs = false, marks = 0) {
   if (signs) {
     const parts = text.split(/([ \t\n])/).filter(part => part);
-    return parts.flatMap(part => (SIGNS[part] ? [{ text: part, box: false, sign: SIGNS[part] }] : pieces(part)));
+    return parts.flatMap((part, index) => (SIGNS[part] ? [{ text: part, box: false, sign: SIGNS[part] }] : pieces(part, false, index ? 0 : marks)));
   }
   const out = [];
   let at = 0;
   const put = end => end > at && out.push({ text: text.slice(at, end), box: false });
-  for (const { 0: char, index } of text.matchAll(HIDDEN)) {
-    if (char === "\n" || char === "\t") continue; // these are seen
-    put(index);
-    out.push({ text: nameOfChar(char), box: true, length: char.length });
-    at = index + char.length;
+  for (const { 0: found, index, groups } of text.matchAll(ODD)) {
+    if (found === "\n" || found === "\t") continue; // these are seen
+    const pile = groups.hidden ? [] : [...found];
+    const kept = pile.slice(0, Math.max(0, MOST_MARKS - (index ? 0 : marks)));
+    if (pile.length && kept.length === pile.length) continue;
+    const begin = index + kept.join("").length;
+    put(begin);
+    at = index + found.length;
+    out.push({ text: groups.hidden ? nameOfChar(found) : `+${count(pile.length - kept.length)} marks`, box: true, length: at - begin });
   }
   put(text.length);
   return out;
+}
+
+/** How many marks stand at the end of a text, as far as it matters. */
+export function marksAtEnd(text) {
+  return [.../\p{M}*$/u.exec(text.slice(-2 * MOST_MARKS))[0]].length;
 }
 
 function nameOfChar(char) {

@@ -4,7 +4,7 @@
 // character is found by offsets (program_data.js). Blocks keep the cost of appending from growing with the text.
 
 import { el } from "./dom.js";
-import { breakAt, isCounted, pieces, stretches, tokenAt, tokenEnds } from "./program_data.js";
+import { breakAt, isCounted, marksAtEnd, pieces, stretches, tokenAt, tokenEnds } from "./program_data.js";
 import { settings } from "./settings.js";
 
 /** The text of a row. `host` gets blocks of spans. */
@@ -107,7 +107,7 @@ export class RowText {
       view.span.append(parent);
     }
     let at = from;
-    for (const piece of pieces(seg.text.slice(from, to), this.signs)) {
+    for (const piece of pieces(seg.text.slice(from, to), this.signs, marksAtEnd(seg.text.slice(Math.max(0, from - 16), from)))) {
       const length = piece.box ? piece.length : piece.text.length;
       const last = parent.lastChild;
       if (piece.sign) {
