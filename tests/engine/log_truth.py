@@ -21,6 +21,8 @@ class LogTruth:
 
     def __init__(self, snapshot: dict[str, Any]) -> None:
         self.time = snapshot["time"]
+        self.half_told = False
+        """The tree has changed; the slots follow: no moment lies between."""
         self.seq, self.step = snapshot["seq"], snapshot["step"]
         self.page = snapshot["page_size"]
         self.slots: list[tuple[str, str, int]] = [("", "free", 0)] * snapshot["slots"]
@@ -51,6 +53,10 @@ class LogTruth:
         """The next event."""
         assert seq == self.seq + 1, f"event {self.seq + 1} is missing"
         self.seq, self.time = seq, max(self.time, event["time"])
+        if event["t"] == "kv":
+            self.half_told = False
+        elif event["t"] == "radix" and event["kind"] in ("insert", "split", "evict", "flush"):
+            self.half_told = True
         getattr(self, f"_take_{event['t']}", lambda _: None)(event)
 
     # ------------------------------------------------------------ slots

@@ -45,6 +45,28 @@ test("slots and tree agree with a recount of the events", () => {
   assert.equal(live.treeTokens, [...script.nodes.values()].reduce((sum, node) => sum + node.length, 0));
 });
 
+test("no moment of the past lies between a node and its slots", () => {
+  const script = new Script({ slots: 100 });
+  const made = [];
+  for (let i = 0; i < 5; i++) {
+    const parts = [script.insert(1, `a${i}`, 8)];
+    script.later(0.001);
+    if (i === 3) script.evict(made[0], "c1.r1");
+    script.later(0.001).flush().later(1);
+    made.push(...parts);
+  }
+  const store = filled(script);
+  for (const { event } of script.events) {
+    for (const time of [event.time, event.time + 0.0004]) {
+      const state = store.tape.at(time);
+      assert.equal(state.counts[CACHED], state.treeTokens);
+      assert.ok(!state.halfTold);
+    }
+  }
+  const before = filled(script).tape.at(script.began + 0.5);
+  assert.deepEqual([before.nodes.size, before.counts[CACHED]], [1, 8]);
+});
+
 test("a lock counts on the whole path, and its tokens are locked once", () => {
   const script = cast();
   const { live } = filled(script);

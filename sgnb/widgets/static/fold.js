@@ -43,6 +43,7 @@ export class EngineState {
     this.kvVersion = 0;
     this.lockVersion = 0;
     this.odd = false; // an event came that cannot follow: what is held is not the engine's state
+    this.halfTold = false; // the tree has changed; whose the slots are now is told next
     this._own(); // nodes with the number `turn` are this state's own
     this.watched = null; // {nodes, slots, owners}: what changed since the last checkpoint
     this._resize(slots);
@@ -177,6 +178,7 @@ export class EngineState {
       case "kv":
         // On the wire a run is an array that begins with its record's name.
         for (const [, owner, start, length, kind] of event.runs) this._run(owner, start, length, kind ?? "", event.step ?? 0);
+        this.halfTold = false;
         this.kvVersion++;
         break;
       case "step":
@@ -250,6 +252,7 @@ export class EngineState {
   _radix(event) {
     const { kind, node: id, parent = 0, start = 0, length = 0, time } = event;
     this.treeVersion++;
+    if (["insert", "split", "evict", "flush"].includes(kind)) this.halfTold = true;
     if (kind !== "insert" && kind !== "split" && !this._agrees(id, parent, start, length)) return this._refuse();
     if (kind === "insert") {
       const above = this.nodes.get(parent);

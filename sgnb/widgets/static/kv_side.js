@@ -75,6 +75,7 @@ export class KVSide {
   }
 
   _showSum(state) {
+    if (state.halfTold) return;
     const lost = state.slots - state.counts.reduce((sum, number) => sum + number, 0) + Math.max(0, state.treeTokens - state.counts[CACHED]);
     this._sum.classList.toggle("sgnb-trouble-text", lost !== 0);
     this._report.hidden = !lost;

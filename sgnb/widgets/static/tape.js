@@ -13,6 +13,7 @@ const MAX_LOG_BYTES = 48 << 20;
 const MAX_POINT_BYTES = 48 << 20;
 const WHOLE_SECONDS = 10; // between two whole copies, at least
 const EVENTS_A_POINT = 200;
+const TELLING = 0.25; // seconds at most from a change of the tree to its slots
 const DECODED = 64; // frames of which the events are kept at hand
 const REPLAY_BYTES = 4; // times as many bytes of the past are kept of a recording, and no limit of time
 
@@ -217,7 +218,8 @@ export class Tape {
       if (entry.first > state.seq + 1) return; // of another part of a recording
       for (const { seq, event } of this._eventsOf(entry)) {
         if (seq <= state.seq) continue;
-        if (event.time > time) return;
+        // No moment lies between what happens to the tree and whose the slots are then.
+        if (event.time > time && !(state.halfTold && event.time < time + TELLING)) return;
         state.apply(seq, event);
       }
     }
