@@ -241,7 +241,7 @@ class ProgramView:
             if not self._acks or len(self._unacked) < ACK_WINDOW:
                 return False
             if now - self._last_ack > ACK_PATIENCE:  # hidden, asleep or gone: one snapshot each two seconds
-                self._unacked.clear()
+                del self._unacked[:-1]  # the one that follows makes it full again
                 self._last_ack = now
                 self._wants_snapshot = True
                 return False

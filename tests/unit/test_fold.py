@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from program_logs import META, a_log, fold_of, forked
 
+from sgnb.config import MAX_SHOWN_CHARS
 from sgnb.errors import EngineDied, RequestError
 from sgnb.runtime import events as ev
 from sgnb.widgets.static import TAGS, html_of, render_html, render_text, text_of
@@ -197,3 +198,17 @@ def test_an_error_of_pythons_own_says_its_line_of_the_cell() -> None:
     (row,) = fold_of(log).rows
     assert row.error == ["Line 3: ValueError: invalid literal for int() with base 10: 'a'"]
     assert row.line == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["\n" * 1_000_000, "<" * 1_000_000, "e" + "\u0301" * 1_000_000, "\u202e" * 1_000_000]
+)
+def test_F69_F68_a_million_of_any_character_is_bounded_in_every_form(text: str) -> None:
+    log = a_log(ended=False)
+    log.append(ev.GenDelta("r1", text, 9))
+    log.append(ev.RunFinished("finished", 0.8))
+    fold = fold_of(log)
+    shown = fold.rows[1].segments[1]
+    assert len(shown.text()) + len("What is it?It is ") == MAX_SHOWN_CHARS
+    assert shown.hidden == len(text) + len("a thing.") - len(shown.text())
+    assert len(html_of(fold)) < 9 * MAX_SHOWN_CHARS and len(text_of(fold)) < 9 * MAX_SHOWN_CHARS

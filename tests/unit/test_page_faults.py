@@ -169,6 +169,51 @@ class Still:
         send()
 
 
+def test_F70_a_program_view_whose_page_stops_reading_gets_little_and_then_the_newest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A minute of 30 flushes a second for a page that fell asleep: a picture in two seconds, and none of it is kept."""
+    clock = [1000.0]
+    monkeypatch.setattr(program, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(program, "get_publisher", Still)
+    log = ev.EventLog()
+    view = program.ProgramView(log)
+    log.append(ev.RunStarted("[7]", "7", "m"))
+    log.append(ev.StateOpened(0, ""))
+    log.append(ev.GenQueued(0, "r1", "x", 2, 9))
+    view.open()
+    widget, sent = view._widget, []
+    assert widget is not None
+    monkeypatch.setattr(widget, "send", lambda content, *_: sent.append(content))
+    widget.observe(lambda change: sent.append(change["new"]), "snapshot")
+
+    def flush(number: int) -> None:
+        log.append(ev.GenDelta("r1", f"w{number} ", 1))
+        clock[0] += 1 / 30
+        view.publish()
+
+    for number in range(60):  # two seconds of a page that answers
+        flush(number)
+        view._on_message(widget, {"k": "ack", "seq": sent[-1]["seq"]}, [])
+    assert len(sent) >= 60, "as it comes"
+    sent.clear()
+    for number in range(60, 1860):
+        flush(number)
+    pictures = [message for message in sent if message["k"] == "snapshot"]
+    assert 10 < len(pictures) <= 2 + 60 / program.ACK_PATIENCE + 1 and len(view._unacked) <= 8
+    assert len(sent) < 30 + len(pictures), "a second of deltas until it is held back, then pictures alone"
+    sent.clear()
+    view._on_message(widget, {"k": "ack", "seq": pictures[-1]["seq"]}, [])
+    for _ in range(3):
+        clock[0] += 1
+        view.publish()
+    newest = next(message for message in reversed(sent) if message["k"] == "snapshot")
+    text = "".join(f"w{number} " for number in range(1860))
+    assert newest["rows"][0]["segs"][0]["text"] == text
+    view.end("stopped")
+    view.close()
+
+
 class Displayed:
     """What the shell displays, in order."""
 
