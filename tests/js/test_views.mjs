@@ -222,7 +222,7 @@ test("age is a log scale from one second to ten minutes", () => {
 // ---------------------------------------------------------------- map
 
 test("the map fits its place and shows every slot", () => {
-  for (const [slots, width, pitch] of [[16384, 812, 4], [16384, 640, 4], [65536, 812, 2], [1 << 20, 812, 1], [100, 300, 4]]) {
+  for (const [slots, width, pitch] of [[16384, 812, 4], [16384, 640, 4], [65536, 812, 2], [1 << 20, 812, 1], [100, 300, 12], [700, 812, 12], [2048, 812, 6], [6000, 812, 4]]) {
     const layout = layoutMap(slots, 1, width);
     assert.equal(layout.pitch, pitch);
     assert.ok(layout.cols * layout.rows * layout.group >= slots && layout.width <= width && layout.height <= 440);

@@ -4,6 +4,7 @@ import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
 import { count, oneLine, plural } from "./format.js";
 
 export const MAX_HEIGHT = 440;
+const SMALL_HEIGHT = 160; // a pool that needs no more is drawn in larger cells
 export const LOCKED = 5;
 export const SELECTED = 6;
 export const FIRST_HUE = 8;
@@ -21,7 +22,8 @@ export function layoutMap(slots, pageSize, width, zoom = 0, maxHeight = MAX_HEIG
     return Math.max(10, Math.floor(most / nice) * nice);
   };
   const fits = pitch => Math.ceil(cells / colsFor(pitch)) * pitch <= maxHeight;
-  const base = [4, 2, 1].find(fits) ?? (slots > 65536 ? 1 : 2);
+  const small = pitch => Math.ceil(cells / colsFor(pitch)) * pitch <= SMALL_HEIGHT;
+  const base = [12, 8, 6].find(small) ?? [4, 2, 1].find(fits) ?? (slots > 65536 ? 1 : 2);
   const pitch = zoom || base;
   const cols = colsFor(base); // zooming keeps the rows as they are
   const rows = Math.ceil(cells / cols);

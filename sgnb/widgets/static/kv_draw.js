@@ -48,7 +48,8 @@ export class KVPainter {
     const { size, of } = this._sprites;
     const tile = Object.assign(document.createElement("canvas"), { width: size, height: size });
     tile.getContext("2d").putImageData(new ImageData(new Uint8ClampedArray(of[code].buffer), size, size), 0, 0);
-    return `url(${tile.toDataURL()}) 0 0 / ${size / (window.devicePixelRatio || 1)}px`;
+    const pitch = size / (window.devicePixelRatio || 1);
+    return `url(${tile.toDataURL()}) 0 0 / ${pitch}px ${pitch > 7 ? "no-repeat" : ""}`; // one large cell, or some small ones
   }
 }
 

@@ -174,6 +174,7 @@ export class ForkView {
       setText(state, `${words}${GLYPHS[lane.state] ? ` ${GLYPHS[lane.state]}` : ""}`);
       mark(state, lane, words);
       setText(first, lane.first);
+      if (lane.values.length) values.closest("table")?.classList.add("sgnb-valued");
       setText(values, lane.values.map(value => value.join(" ")).join(", "));
       setText(cost, this.view.lanes.cost(arm.lane));
       return;

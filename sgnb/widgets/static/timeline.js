@@ -100,7 +100,8 @@ export class TimelineView extends View {
       span = Math.min(AUTO, Math.max(0.02, whole * 1.06));
     }
     const to = this.right === null ? right + span * 0.02 : right;
-    return { from: to - span, to };
+    const least = this.store.replaying ? this.store.oldest : -Infinity; // nothing lies before a recording's beginning
+    return { from: Math.max(least, to - span), to: Math.max(to, least + span) };
   }
 
   /** The whole time of the overview. */
