@@ -164,12 +164,21 @@ def _body_candidates(text: str, line_number: int, before: str, namespace: Mappin
         return _of_module(code, statements, namespace)
     if value := _OPEN_VALUE.search(code):
         call = cell_cursor.open_call(code[: value.start()])
-        return Found(_values_of(call, value[1], namespace), whole=True) if call else _anything(body)
+        return (
+            Found(_values_of(call, value[1], namespace), whole=True)
+            if call
+            else _anything(code, body, namespace)
+        )
     return _in_call(place.code, code, body, namespace)
 
 
-def _anything(body: str) -> Found:
-    return Found([*body_names(), *panel_edit.bound_names(body)])
+def _anything(typed: str, body: str, namespace: Mapping[str, Any]) -> Found:
+    """Where a word is not begun the cell's and the notebook's names alone: Python's own would be hundreds. Behind a part of
+    one Python's are wanted too."""
+    names = [*api.DSL_NAMES, "s", "function", *panel_edit.bound_names(body)]
+    if typed[-1:].isalnum() or typed.endswith("_"):
+        return Found(names)
+    return Found([*names, *(name for name in namespace if not name.startswith("_"))], whole=True)
 
 
 def _in_call(typed: str, code: str, body: str, namespace: Mapping[str, Any]) -> Found:
@@ -181,9 +190,9 @@ def _in_call(typed: str, code: str, body: str, namespace: Mapping[str, Any]) -> 
     places, taken = cell_cursor.given_before(typed)
     left = [name for name in list(parameters)[places:] if name not in (*taken, "more", "kwargs")]
     given = [f"{name}=" for name in left]
-    names = [*given, *body_names(), *panel_edit.bound_names(body)]
     if not parameters:
-        return Found(names)
+        return _anything(typed, body, namespace)
+    names = [*given, *body_names(), *panel_edit.bound_names(body)]
     if (
         code != typed
     ):  # a word is begun: the notebook's names too, but no magics, and what may be given stands first

@@ -117,6 +117,13 @@ def test_parameters_stand_alone_before_a_word_is_begun() -> None:
     assert whole and "mark" in names, "the notebook's names are wanted too"
 
 
+def test_where_no_word_is_begun_python_is_left_out() -> None:
+    for text in ("%%sgl\nmine = 1\ns += |", "%%sgl\nmine = 1\nwith |", "%%sgl\nmine = 1\ns += user(|"):
+        names, whole = offered(text)
+        assert whole and names[0] == "gen" and {"mine", "s", "tips"} <= set(names) and "_hidden" not in names
+    assert not offered("%%sgl\nwith us|")[1]
+
+
 def test_each_name_says_what_it_is() -> None:
     kinds = {
         "max_tokens=": "param",

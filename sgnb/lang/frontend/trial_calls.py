@@ -41,10 +41,7 @@ def wrong_calls(tree: ast.Module, own: OwnNames, filename: str) -> Iterator[Sgnb
     """The errors of all calls that surely are the language's, from the top down, each at its place."""
     calls = [node for node in unguarded(tree) if isinstance(node, ast.Call) and own.called(node.func)]
     for node in sorted(calls, key=lambda one: (one.lineno, one.col_offset)):
-        try:
-            _check(own.called(node.func), node, own, filename)
-        except SgnbError as error:
-            yield error
+        yield from _faults(own.called(node.func), node, own, filename)
 
 
 def unguarded(tree: ast.AST) -> Iterator[ast.AST]:
@@ -67,37 +64,44 @@ def _catches(node: ast.AST) -> bool:
     return any(called_name(item.context_expr) in _SWALLOWING for item in items)
 
 
-def _check(called: str, node: ast.Call, own: OwnNames, filename: str) -> None:
+def _faults(called: str, node: ast.Call, own: OwnNames, filename: str) -> list[SgnbError]:
+    """The wrong arguments of a call; where each is right by itself, what is wrong with the call."""
     function = DSL_NAMES[called]
 
     def at(part: ast.AST) -> SourcePosition:
         return source_position(filename, span_of_node(part))
 
     parameters = inspect.signature(function).parameters
-    more = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     named = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    legal = GEN_NAMES if called in GENERATING else named
     if not parameters and (node.args or node.keywords):
-        raise ProgramTypeError(f"{called}() takes no arguments.", position=at(node))
-    for keyword in node.keywords:
-        if keyword.arg is not None and keyword.arg not in legal and (called in GENERATING or not more):
-            raise unknown_argument(keyword.arg, at(keyword), "gen" if called in GENERATING else called, legal)
+        return [ProgramTypeError(f"{called}() takes no arguments.", position=at(node))]
+    said = "gen" if called in GENERATING else called
+    legal = GEN_NAMES if called in GENERATING else named
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()) and called not in GENERATING:
+        legal = [one.arg for one in node.keywords if one.arg is not None]
+    faults: list[SgnbError] = [
+        unknown_argument(one.arg, at(one), said, legal)
+        for one in node.keywords
+        if one.arg is not None and one.arg not in legal
+    ]
     given, complete = _given(node, named)
-    if complete:
-        _check_count(function, node, at(node))
-    values = {name: value_of(part, own) for name, part in given.items()}
+    if not faults and complete and (miscounted := _miscounted(function, node, at(node))):
+        return [miscounted]
+    values = {name: value_of(part, own) for name, part in given.items() if name in legal}
     known = {name: value for name, value in values.items() if value is not DYNAMIC}
+    needed = _NEEDED.get(called, {})
     for name, value in known.items():
-        needed = {**_NEEDED.get(called, {}), **_NEEDED_WITH.get(name, {})}
         place = given[name]
         if name in LATER_PARAMS:
             place = next(one for one in node.keywords if one.arg == name)  # type: ignore[assignment]
-        _call(function, {**needed, name: value}, at(place))
+        faults += _refused(function, {**needed, **_NEEDED_WITH.get(name, {}), name: value}, at(place))
+    if faults:
+        return faults
     if complete and len(known) == len(values):
-        _check_lengths(_call(function, known, at(node)), known, at(node))
-    else:  # what depends on an argument that is not known must wait for it
-        rest = {name: value for name, value in known.items() if name not in _NEEDED_WITH}
-        _call(function, {**_NEEDED.get(called, {}), **rest}, at(node))
+        return _refused(function, known, at(node)) or _wrong_lengths(function, known, at(node))
+    # what depends on an argument that is not known must wait for it
+    rest = {name: value for name, value in known.items() if name not in _NEEDED_WITH}
+    return _refused(function, {**needed, **rest}, at(node))
 
 
 def _given(node: ast.Call, names: list[str]) -> tuple[dict[str, ast.expr], bool]:
@@ -108,36 +112,42 @@ def _given(node: ast.Call, names: list[str]) -> tuple[dict[str, ast.expr], bool]
     return given, starred is None and all(one.arg is not None for one in node.keywords)
 
 
-def _check_count(function: Callable[..., Any], node: ast.Call, position: SourcePosition) -> None:
+def _miscounted(function: Callable[..., Any], node: ast.Call, position: SourcePosition) -> SgnbError | None:
     """Too many, too few or twice the same: Python refuses that before the function begins."""
     keywords = {one.arg: None for one in node.keywords if one.arg is not None}
     try:
         inspect.signature(function).bind(*[None] * len(node.args), **keywords)
     except TypeError:
-        _call(function, keywords, position, len(node.args))
+        return next(iter(_refused(function, keywords, position, len(node.args))), None)
+    return None
 
 
-def _call(
+def _refused(
     function: Callable[..., Any], given: Mapping[str, Any], position: SourcePosition, positional: int = 0
-) -> Any:
-    """Make a call, outside of any program. Raises its error at ``position``."""
+) -> list[SgnbError]:
+    """Make a call, outside of any program: the error it raises, at ``position``, if it raises one."""
     try:
-        return contextvars.Context().run(function, *[None] * positional, **given)
+        contextvars.Context().run(function, *[None] * positional, **given)
     except SgnbError as error:
         error.position = position
-        error.__traceback__ = None
-        raise error from None
+        return [error.with_traceback(None)]
     except TypeError as error:
-        raise ProgramTypeError(f"{str(error).rpartition('api.')[2]}.", position=position) from None
+        return [ProgramTypeError(f"{str(error).rpartition('api.')[2]}.", position=position)]
+    return []
 
 
-def _check_lengths(made: Any, known: Mapping[str, Any], position: SourcePosition) -> None:
+def _wrong_lengths(
+    function: Callable[..., Any], known: Mapping[str, Any], position: SourcePosition
+) -> list[SgnbError]:
     """``min_tokens`` above ``max_tokens``: a run refuses that when the generation is recorded."""
-    if isinstance(made, Gen) and known.get("min_tokens") is not None and known.get("max_tokens") is not None:
-        try:
-            SamplingParams.make(dict(made.params))
-        except LimitError as error:
-            raise as_gen_says(error, position) from None
+    if known.get("min_tokens") is None or known.get("max_tokens") is None:
+        return []
+    made = contextvars.Context().run(function, **known)
+    try:
+        SamplingParams.make(dict(made.params) if isinstance(made, Gen) else {})
+    except LimitError as error:
+        return [as_gen_says(error, position)]
+    return []
 
 
 def value_of(node: ast.expr, own: OwnNames) -> Any:
