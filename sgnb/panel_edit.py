@@ -285,7 +285,19 @@ def _plain(parameter: inspect.Parameter) -> str:
     return _QUOTED.sub(r": \1", str(parameter))
 
 
+MANY = 6
+"""From more parameters on a signature has their names and defaults alone: each has a text of its own."""
+_WRAPPED = re.compile(r"(?<=\S)\n(?=[\w`(])")
+"""A line end inside of a paragraph."""
+
+
 def about_value(name: str, value: Any) -> dict[str, str]:
     """The signature and the documentation of a value."""
-    shown = ", ".join(_plain(one) for one in _signature(value))
-    return {"signature": f"{name}({shown})", "text": inspect.getdoc(value) or ""}
+    parameters = [one for one in _signature(value) if one.kind is not one.VAR_KEYWORD or one.name == "kwargs"]
+    if len(parameters) > MANY:
+        parameters = [one.replace(annotation=one.empty) for one in parameters]
+        shown = ", ".join(one.name if one.default is None else _plain(one) for one in parameters)
+    else:
+        shown = ", ".join(_plain(one) for one in parameters)
+    text = _WRAPPED.sub(" ", inspect.getdoc(value) or "").replace("``", "`")
+    return {"signature": f"{name}({shown})", "text": text}

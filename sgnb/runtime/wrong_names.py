@@ -1,4 +1,5 @@
-"""What states, branches, programs, runs and expressions answer when they are asked for a name they have not.
+"""What states, branches, programs, runs and expressions answer when they are asked for a name they have not, and what Tab
+offers behind them.
 
 Notebook process; base classes of the objects users hold. Python asks here only after it has found nothing, so that names
 which exist cost nothing. The error is an AttributeError too: ``hasattr`` works. Names that begin with an underscore get
@@ -49,6 +50,11 @@ def _pass_by(owner: object, name: str) -> None:
         raise AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}")
 
 
+def _shown(owner: object, names: Iterable[str]) -> list[str]:
+    """What Tab offers: what users call, and what Python itself asks for."""
+    return sorted({*names, *(name for name in object.__dir__(owner) if name.startswith("__"))})
+
+
 def _unknown(what: str, name: str, near: str, hint: str) -> UnknownAttribute:
     question = f" Did you mean {near!r}?" if near else ""
     return UnknownAttribute(f"{what} has no attribute {name!r}.{question}", hint=hint, position=here())
@@ -69,6 +75,9 @@ def _of_state(name: str, variables: Iterable[str]) -> UnknownAttribute:
 class NamesOfState:
     """For ``State``."""
 
+    def __dir__(self) -> list[str]:
+        return _shown(self, (*STATE_METHODS, "ret_value"))
+
     if not TYPE_CHECKING:  # a checker would take every name for one that exists
 
         def __getattr__(self, name: str) -> object:
@@ -78,6 +87,9 @@ class NamesOfState:
 
 class NamesOfGroup:
     """For ``Group``."""
+
+    def __dir__(self) -> list[str]:
+        return _shown(self, GROUP_NAMES)
 
     if not TYPE_CHECKING:
 
@@ -95,6 +107,9 @@ class NamesOfGroup:
 class NamesOfProgram:
     """For ``SglFunction``."""
 
+    def __dir__(self) -> list[str]:
+        return _shown(self, PROGRAM_NAMES)
+
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> object:
@@ -107,6 +122,9 @@ class NamesOfProgram:
 
 class NamesOfRun:
     """For ``Run``."""
+
+    def __dir__(self) -> list[str]:
+        return _shown(self, RUN_NAMES)
 
     if not TYPE_CHECKING:
 

@@ -39,8 +39,8 @@ def said(marked: str) -> tuple[str, str, str] | None:
     [
         ("%%sgl -o x --max-to|kens 3\ns += 'a'", "--max-tokens", "--max-tokens N", "default"),
         ("%%s|gl\ns += 'a'", "%%sgl", "%%sgl", "then a program"),
-        ("%%sgl\ns += ge|n('x')", "gen", "gen(name:", "A generation that is bound"),
-        ("%%sgl\ns += sgl.ge|n('x')", "gen", "gen(name:", "A generation that is bound"),
+        ("%%sgl\ns += ge|n('x')", "gen", "gen(name, max_tokens,", "A generation that is bound"),
+        ("%%sgl\ns += sgl.ge|n('x')", "gen", "gen(name, max_tokens,", "A generation that is bound"),
         ("%%sgl\nimport sgnb as lm\ns += lm.us|er('x')", "user", "user(", "A user turn"),
         ("%%sgl\ns += gen('x', max_to|kens=3)", "max_tokens", "gen(… max_tokens:", "Legal: a whole number in 0..2^31-1."),
         ("%%sgl\ns += gen_int('x', temp|erature=3)", "temperature", "gen(… temperature:", "a number in 0..100"),
