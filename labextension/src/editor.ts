@@ -7,8 +7,8 @@
 
 import type { Text } from '@codemirror/state';
 import type { Diagnostic } from '@codemirror/lint';
-import { forEachDiagnostic, linter } from '@codemirror/lint';
-import { Extension, RangeSetBuilder, StateEffect } from '@codemirror/state';
+import { forEachDiagnostic, linter, setDiagnostics } from '@codemirror/lint';
+import { EditorState, Extension, RangeSetBuilder, Transaction } from '@codemirror/state';
 import { Decoration, DecorationSet, EditorView, ViewPlugin, ViewUpdate } from '@codemirror/view';
 import type { ISignal } from '@lumino/signaling';
 
@@ -59,41 +59,45 @@ export function placeOf(mark: IMark, doc: Text): { from: number; to: number } {
   return { from: from === to && from > line.from ? from - 1 : from, to };
 }
 
-/** The notebook's names have changed: look again. */
-const lookAgain = StateEffect.define<null>();
-
-function shownNow(view: EditorView): Diagnostic[] {
+function shownIn(state: EditorState): Diagnostic[] {
   const shown: Diagnostic[] = [];
-  forEachDiagnostic(view.state, (one, from, to) => shown.push({ ...one, from, to }));
+  forEachDiagnostic(state, (one, from, to) => shown.push({ ...one, from, to }));
   return shown;
 }
 
-function mistakes(help: IHelp): Extension {
-  return linter(
-    async (view): Promise<Diagnostic[]> => {
-      const doc = view.state.doc;
-      if (!hasMagic(doc)) {
-        return [];
-      }
-      if (!help.owns(view.dom)) {
-        return shownNow(view); // another notebook's kernel knows nothing of this cell
-      }
-      const marks = await help.check(doc.toString()).catch(() => [] as IMark[]);
-      return marks.map(mark => ({
-        ...placeOf(mark, doc),
-        severity: mark.severity,
-        message: mark.message,
-        source: 'sgnb'
-      }));
-    },
-    {
-      delay: WAIT_MS,
-      needsRefresh: update => update.transactions.some(one => one.effects.some(effect => effect.is(lookAgain)))
-    }
-  );
+/** The mistakes of a cell; what is shown now where the kernel that answers is another notebook's. */
+async function mistakesOf(help: IHelp, view: EditorView): Promise<Diagnostic[]> {
+  const doc = view.state.doc;
+  if (!hasMagic(doc)) {
+    return [];
+  }
+  if (!help.owns(view.dom)) {
+    return shownIn(view.state);
+  }
+  const marks = await help.check(doc.toString()).catch(() => [] as IMark[]);
+  return marks.map(mark => ({
+    ...placeOf(mark, doc),
+    severity: mark.severity,
+    message: mark.message,
+    source: 'sgnb'
+  }));
 }
 
-/** Looks again at a cell when names may have changed: at once where it is on the screen, else when it comes there. */
+/** Whether two lists mark the same; order is the text's in both. */
+export function sameMarks(some: readonly Diagnostic[], others: readonly Diagnostic[]): boolean {
+  const keys = (list: readonly Diagnostic[]) => list.map(one => [one.from, one.to, one.severity, one.message].join('\n'));
+  return keys(some).sort().join('\n\n') === keys(others).sort().join('\n\n');
+}
+
+/** Whether a change leaves all marks as they were: the text on one may stay open. */
+function staysSo(change: Transaction): boolean {
+  return !change.docChanged && sameMarks(shownIn(change.startState), shownIn(change.state));
+}
+
+/**
+ * Looks again at a cell when the notebook's names may have changed: at once where it is on the screen, else when it comes
+ * there. What is marked already is left as it is: marking it anew would close the text that somebody reads.
+ */
 function refresher(help: IHelp): Extension {
   return ViewPlugin.fromClass(
     class {
@@ -109,24 +113,31 @@ function refresher(help: IHelp): Extension {
 
       destroy(): void {
         window.clearTimeout(this._timer);
+        this._isGone = true;
         help.changed.disconnect(this._onChange, this);
       }
 
       private _onChange(): void {
         window.clearTimeout(this._timer);
-        this._timer = window.setTimeout(() => this._look(), REFRESH_MS);
+        this._timer = window.setTimeout(() => void this._look(), REFRESH_MS);
       }
 
-      private _look(): void {
+      private async _look(): Promise<void> {
         const { top, bottom } = this._view.dom.getBoundingClientRect();
         this._isStale = bottom <= 0 || top >= window.innerHeight || top === bottom;
-        if (!this._isStale && hasMagic(this._view.state.doc)) {
-          this._view.dispatch({ effects: lookAgain.of(null) });
+        const doc = this._view.state.doc;
+        if (this._isStale || !hasMagic(doc)) {
+          return;
+        }
+        const found = await mistakesOf(help, this._view);
+        if (!this._isGone && this._view.state.doc === doc && !sameMarks(found, shownIn(this._view.state))) {
+          this._view.dispatch(setDiagnostics(this._view.state, found));
         }
       }
 
       private _timer = 0;
       private _isStale = false;
+      private _isGone = false;
     }
   );
 }
@@ -178,5 +189,9 @@ const names = ViewPlugin.fromClass(
 
 /** All of it, for one editor. */
 export function editingHelp(help: IHelp): Extension {
-  return [mistakes(help), refresher(help), aboutWords(help), names];
+  return [
+    linter(view => mistakesOf(help, view), { delay: WAIT_MS, hideOn: change => (staysSo(change) ? false : null) }),
+    refresher(help), aboutWords(help),
+    names
+  ];
 }

@@ -154,6 +154,21 @@ def test_cells_are_checked_completed_and_explained_while_a_cell_runs(lab: Any, b
     wrong.locator(".sgnb-name", has_text="gen").hover()
     lab.page.locator(".sgnb-Hover", has_text="A generation that is bound to variable").wait_for()
     lab.shot("editing")
+    lab.page.mouse.move(5, 5)
+    lab.page.keyboard.press("F8")
+    lab.page.keyboard.press("F1")
+    told = lab.page.locator("#sgnb-explained[role=tooltip]", has_text="gen() has no argument 'max_tokenz'.")
+    told.wait_for()
+    assert wrong.locator(".cm-content").get_attribute("aria-describedby") == "sgnb-explained"
+    lab.page.keyboard.press("Escape")
+    told.wait_for(state="detached")
+    assert wrong.locator(".cm-content").evaluate("editor => document.activeElement === editor")
+    lab.page.keyboard.press("Control+End")
+    for _ in range(6):  # from "z=3)) " to the mistake's end: without it nothing is marked
+        lab.page.keyboard.press("ArrowLeft")
+    lab.page.keyboard.press("Delete")
+    lab.page.keyboard.type("s")
+    mark.wait_for(state="detached")
     lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
     lab.check_clean()
 

@@ -5,7 +5,7 @@ import { createRequire, register } from "node:module";
 import { test } from "node:test";
 
 register("./ts_loader.mjs", import.meta.url);
-const { hasMagic, isCell, placeOf } = await import("../../labextension/src/editor.ts");
+const { hasMagic, isCell, placeOf, sameMarks } = await import("../../labextension/src/editor.ts");
 const { aboutWord, codeOf, wordAt } = await import("../../labextension/src/editor_words.ts");
 const { Text } = createRequire(new URL("../../labextension/package.json", import.meta.url))("@codemirror/state");
 
@@ -59,4 +59,11 @@ test("only a cell that begins with the magic is meant", () => {
   assert.ok(isCell(docOf("\n  %%sgl -o x\ns")));
   for (const other of ["s += gen('x')", "x = 1\n%%sgl", "%%sglx", "# %%sgl", ""]) assert.ok(!isCell(docOf(other)));
   assert.ok(hasMagic(docOf("x = 1\n%%sgl\ns")) && !hasMagic(docOf("# %%sgl")), "below other lines the kernel is asked");
+});
+
+test("marks that are shown already are known", () => {
+  const one = { from: 1, to: 3, severity: "error", message: "a" };
+  const other = { from: 5, to: 6, severity: "warning", message: "b" };
+  assert.ok(sameMarks([one, other], [{ ...other }, { ...one, source: "sgnb" }]));
+  assert.ok(!sameMarks([one], [one, other]) && !sameMarks([one], [{ ...one, message: "c" }]) && !sameMarks([one], [{ ...one, to: 4 }]));
 });
