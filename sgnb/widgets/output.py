@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextvars
 import itertools
 import os
-import sys
 import threading
 import time
 import weakref
@@ -20,17 +19,13 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from sgnb.runtime.events import EventLog
-from sgnb.widgets.fold import ProgramFold
 from sgnb.widgets.program import MIME_WIDGET, ProgramView, RunSource, output_metadata
 from sgnb.widgets.publisher import get_publisher
-from sgnb.widgets.static import fold_log, html_of, text_of, text_so_far
+from sgnb.widgets.static import fold_log, html_of, text_of
+from sgnb.widgets.terminal import TerminalOutput
 
 KEPT_VIEWS = 32
 """Finished views that stay live; older ones are left to their static form."""
-
-
-PRINT_EVERY = 0.03
-"""Seconds between two writes of a terminal."""
 
 PLAIN_EVERY = 0.5
 """Seconds between two tables of a running view that a page cannot draw."""
@@ -223,68 +218,6 @@ class StaticOutput:
         fold = fold_log(self._log, status=status)
         data = {"text/html": html_of(fold), "text/plain": text_of(fold)}
         self._context.run(self._shell.display_pub.publish, data, metadata={})
-
-
-class TerminalOutput:
-    """Plain text as it comes, in the order of the source; a run in the background is printed whole at its end."""
-
-    def __init__(self, *, background: bool) -> None:
-        self._background = background
-        self._log: EventLog | None = None
-        self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
-        self._word = ""
-        self._printed = ""
-        self._printing = threading.Lock()
-
-    def begin(self, log: EventLog, on_stop: Callable[[], None], source: RunSource | None = None) -> None:
-        """Start to print."""
-        self._log = log
-        if not self._background:
-            self._thread = threading.Thread(target=self._follow, args=(log,), name="sgnb text", daemon=True)
-            self._thread.start()
-
-    def starting(self, word: str, detail: str) -> None:
-        """One line when the engine begins to start, not one a step."""
-        if word != self._word:
-            print(f"{word} …", flush=True)
-        self._word = word
-
-    def finish(self, status: str | None = None) -> None:
-        """Print what is missing and the last line."""
-        if self._log is None:
-            return
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join(0.5)
-        whole = text_of(fold_log(self._log, status=status))
-        with self._printing:
-            if not whole.startswith(
-                self._printed
-            ):  # something came before what was printed: all of it once more
-                self._printed = ""
-                print()
-            print(whole[len(self._printed) :], flush=True)
-
-    def _follow(self, log: EventLog) -> None:
-        fold = ProgramFold()
-        while not self._ended.is_set():
-            entries = log.since(fold.next_seq)
-            if entries:
-                fold.feed(entries)
-                self._print(text_so_far(fold))
-                self._ended.wait(PRINT_EVERY)
-            elif log.closed:
-                return
-            else:
-                log.wait(fold.next_seq, 0.1)
-
-    def _print(self, text: str) -> None:
-        with self._printing:
-            if text.startswith(self._printed) and not self._ended.is_set():
-                sys.stdout.write(text[len(self._printed) :])
-                sys.stdout.flush()
-                self._printed = text
 
 
 # ---------------------------------------------------------------- finished views that are still live

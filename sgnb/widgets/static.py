@@ -7,6 +7,7 @@ diff. Only the tags in ``TAGS``; no style, class, script or svg; model text is e
 from __future__ import annotations
 
 import html
+from bisect import bisect_right
 
 from sgnb import __version__
 from sgnb.runtime.events import EventLog
@@ -85,11 +86,43 @@ def _is_over(fold: ProgramFold, row: Row) -> bool:
     if any(cost.state in ("queued", "running") for cost in row.costs):
         return False
     lane, number = fold.lanes[row.lane], fold.row_number(row)
+    if number != fold.rows_of[lane.number][-1]:
+        return _is_told(fold, row, number)
     while number == fold.rows_of[lane.number][-1]:  # its lane may go on, until its fork was left behind
         if lane.parent < 0:
             return False
         lane, number = fold.lanes[lane.parent], lane.fork
     return True
+
+
+def _is_told(fold: ProgramFold, row: Row, number: int) -> bool:
+    """Whether it is known what stands below a row behind which its lane goes on: prompt text before a fork has a cost line,
+    which comes with the first request that reads it, if it comes."""
+    if row.costs or row.kind != "turn":
+        return True
+    lane = fold.rows_of[row.lane]
+    for later in (fold.rows[place] for place in lane[bisect_right(lane, number) :]):
+        if later.costs:
+            return True
+        if later.kind == "fork":
+            return row.prompt_tokens() is not None or _has_begun(fold, later)
+    return False
+
+
+def _has_begun(fold: ProgramFold, fork: Row) -> bool:
+    """Whether a request of a fork's branches, or of theirs, was computed."""
+    forks = {id(fork)}
+    for lane in fold.lanes:
+        if lane.fork < 0 or id(fold.rows[lane.fork]) not in forks:
+            continue
+        if any(cost.state != "queued" for cost in lane.costs):
+            return True
+        forks |= {
+            id(fold.rows[place])
+            for place in fold.rows_of.get(lane.number, ())
+            if fold.rows[place].kind == "fork"
+        }
+    return False
 
 
 def _begun(row: Row) -> list[str]:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from sgnb.messages import PromptText
 from sgnb.runtime import events as ev
 from sgnb.widgets.fold import ProgramFold
-from sgnb.widgets.output import TerminalOutput
 from sgnb.widgets.static import text_of, text_so_far
+from sgnb.widgets.terminal import TerminalOutput
 
 DONE = {"prompt_tokens": 9, "cached_tokens": 0, "completion_tokens": 2, "finish": "eos"}
 
@@ -63,6 +64,40 @@ def test_what_was_printed_never_changes(join: bool) -> None:
     assert "    [x: 0 of 9 tokens reused · 2 tok · end of text]" in printed[-1]
 
 
+def test_a_prompt_before_a_fork_waits_for_its_cost_line() -> None:
+    """It comes with the first request that reads it; what stands below it would come before it otherwise."""
+    raw = b"Be brief.Zero: "
+    told = PromptText(first=0, lengths=[1] * len(raw), raw=raw)
+    logged = events()
+    logged.insert(11, ev.GenStarted("a", len(raw), 4, told))
+    printed = prefixes(logged)
+    for before, after in itertools.pairwise(printed):
+        assert after.startswith(before)
+    assert printed[10] == "system:\n    Be brief."
+    assert printed[11].startswith("system:\n    Be brief.\n    [4 of 9 tokens reused]\nbranch 0:\n    Zero: ")
+
+
+def test_what_the_cell_prints_has_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    log = ev.EventLog()
+    output = TerminalOutput(background=False)
+    output.begin(log, lambda: None)
+    logged = events()
+    for event in logged[:14]:
+        log.append(event)
+    print("the cell", "says", flush=True)
+    print("more", end="")
+    for event in logged[14:]:
+        log.append(event)
+    output.finish()
+    print("behind it")
+    said = capsys.readouterr().out
+    assert "    Zero: nul\nthe cell says\nmore\n zero\n    [x:" in said
+    assert said.endswith("behind it\n")
+    fold = ProgramFold()
+    fold.feed(log.since(0))
+    assert said.replace("\nthe cell says\nmore\n", "") == text_of(fold) + "\nbehind it\n"
+
+
 def test_the_second_branch_comes_when_the_fork_was_left_behind() -> None:
     printed = prefixes(events())
     place = next(i for i, text in enumerate(printed) if "One: uno one" in text)
@@ -88,7 +123,7 @@ def test_what_comes_before_what_was_printed_is_told_with_all_of_it(capsys: Any) 
     output = TerminalOutput(background=False)
     output.begin(log, lambda: None)
     late = [*events()[:-1], ev.TextAppended(2, " Late.", 4), ev.RunFinished("finished", 0.5)]
-    output._print("something else")
+    output._printed = "something else"
     for event in late:
         log.append(event)
     output.finish()
