@@ -40,6 +40,13 @@ HEARTBEAT = 1.0
 """A running view with no news says so once in this many seconds: the page's clock may go on."""
 NUMBERS_EVERY = 0.25
 """Seconds between two messages with the numbers of running rows: the page draws them no oftener (program_data.js)."""
+CARRIED_WITHIN = 0.15
+"""Seconds for which numbers and pictures that are due wait for text that carries them: a message of their own would hold up
+the text behind it."""
+PICTURE_CHARS = 200_000
+"""Characters a second that whole pictures may have: of a long run they come less often than twice a second."""
+PICTURE_SECONDS = 5.0
+"""Seconds between two pictures at most."""
 ACK_WINDOW = 2
 ACK_PATIENCE = 2.0
 """Seconds without any acknowledgement after which a page that did acknowledge is served slowly."""
@@ -230,9 +237,9 @@ class ProgramView:
         """When something is to be sent though nothing new comes: numbers that are owed, the snapshot, a sign of life."""
         due = now + HEARTBEAT
         if self._trait_version != self._fold.version:
-            due = min(due, self._next_snapshot)
+            due = min(due, self._next_snapshot + CARRIED_WITHIN)
         if self._messages.owes_numbers:
-            due = min(due, self._next_numbers)
+            due = min(due, self._next_numbers + CARRIED_WITHIN)
         return max(now + 0.001, due)
 
     def _held_back(self, now: float) -> bool:
@@ -252,10 +259,12 @@ class ProgramView:
         """Put the whole picture into the widget's trait: one message."""
         with self._lock:
             self._wants_snapshot = False
-            self._next_snapshot = time.monotonic() + SNAPSHOT_EVERY
             if self._widget is None:
                 return
             picture = self._picture()
+            size = sum(len(segment["text"]) for row in picture["rows"] for segment in row["segs"])
+            pause = min(PICTURE_SECONDS, max(SNAPSHOT_EVERY, size / PICTURE_CHARS))
+            self._next_snapshot = time.monotonic() + pause
             self._trait_version = self._fold.version
             self._unacked.append(picture["seq"])
             del self._unacked[:-8]
