@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,9 @@ import statistics
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +57,7 @@ VIEWS = ("tree", "kv", "timeline", "graph")
 CPU_SECONDS, CPU_ROUNDS = 6.0, 3
 
 
-def spread(values: list[float], unit: str = "ms") -> str:
+def spread(values: Iterable[float], unit: str = "ms") -> str:
     """Median, 95th percentile and most."""
     values = sorted(values)
     p95 = values[min(len(values) - 1, int(len(values) * 0.95))]
@@ -114,8 +117,12 @@ def told(lab: LabPage, server: LabServer, index: int) -> dict[str, Any]:
     return dict(json.loads((server.folder / "told.json").read_text()))
 
 
-def delays(found: dict[str, Any], seen: list[Any]) -> list[tuple[float, float]]:
-    """Milliseconds from each token's step to the page, and to the kernel, of the texts that the page shows."""
+def delays(
+    found: dict[str, Any], seen: list[Any], came: list[tuple[float, float]]
+) -> list[tuple[float, ...]]:
+    """Milliseconds from each token's step to the page, and of those: to the kernel, in it, from there to the page's
+    connection, from there to the page; and when the step ended. ``came``: when each message came and was sent; the last one
+    before a token was shown had it."""
     out = []
     for rid, text in found["texts"].items():
         marks = next((marks for shown, marks in seen if shown == text), None)
@@ -126,7 +133,9 @@ def delays(found: dict[str, Any], seen: list[Any]) -> list[tuple[float, float]]:
             drawn = found["steps"][rid]
             if length > before and tokens <= len(drawn):
                 at = next(when for when, shown in marks if shown >= length)
-                out.append((at - drawn[tokens - 1] * 1000, heard - drawn[tokens - 1] * 1000))
+                begun = drawn[tokens - 1] * 1000
+                message, sent = came[max(0, bisect_right(came, (at, math.inf)) - 1)]
+                out.append((at - begun, heard - begun, sent - heard, message - sent, at - message, begun))
             before = length
     return out
 
@@ -154,13 +163,23 @@ def stream(lab: LabPage, server: LabServer, launch: str, streams: int, tokens: i
     wait_aside(lab, 2)
     lab.page.locator('.sgnb-program[data-state="finished"]').wait_for()
     seen = lab.page.evaluate(SEEN)
-    messages = lab.page.evaluate("() => window.sgnbMessages.map(one => one[1])")
-    found = delays(told(lab, server, 3), seen)
-    print(
-        f"token to DOM, {launch}, {streams} streams: {spread([page for page, _ in found])} ({len(found)} tokens)"
+    messages = lab.page.evaluate(
+        "() => window.sgnbMessages.map(([at, ...rest]) => [performance.timeOrigin + at, ...rest])"
     )
-    print(f"  of it to the kernel: {spread([kernel for _, kernel in found])}")
-    print(f"  messages: {dict(Counter(messages))}")
+    found = delays(
+        told(lab, server, 3), seen, [(at, sent) for at, kind, sent in messages if kind == "comm_msg"]
+    )
+    print(
+        f"token to DOM, {launch}, {streams} streams: {spread(one[0] for one in found)} ({len(found)} tokens)"
+    )
+    there = min(marks[0][0] for _, marks in seen if marks)
+    later = [one[:-1] for one in found if one[-1] >= there]
+    whole, *hops = zip(*later, strict=True)
+    print(f"  of those drawn when the page had the view: {spread(whole)} ({len(later)} tokens)")
+    names = ("step to kernel", "in the kernel", "kernel to the page's connection", "from there to the page")
+    for name, hop in zip(names, hops, strict=True):
+        print(f"  {name}: {spread(hop)}")
+    print(f"  messages: {dict(Counter(kind for _, kind, _ in messages))}")
 
 
 def cpu_times() -> dict[str, float]:
@@ -227,7 +246,7 @@ def flood(lab: LabPage, server: LabServer) -> None:
     texts = list(found["texts"].values())
     plain = "".join(html.unescape(re.sub(r"<[^>]*>", "", saved)).split())
     whole = sum("".join(text.split()) in plain for text in texts)
-    counted = [kind for at, kind in messages if kind != "status"]
+    counted = [kind for _, kind, _ in messages if kind != "status"]
     kinds = {kind: round(counted.count(kind) / seconds, 1) for kind in sorted(set(counted))}
     print(
         f"flood: {sum(d[-1][0] for d in found['deltas'].values()) / seconds:,.0f} tokens/s for {seconds:.1f} s"

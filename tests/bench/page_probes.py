@@ -45,7 +45,8 @@ WATCH_PAGE = f"""() => {{
   const messages = (window.sgnbMessages = []);
   const tasks = (window.sgnbTasks = []);
   ({KERNEL}).anyMessage.connect((_, {{msg, direction}}) => {{
-    if (direction === 'recv' && msg.channel === 'iopub') messages.push([performance.now(), msg.header.msg_type]);
+    if (direction !== 'recv' || msg.channel !== 'iopub') return;
+    messages.push([performance.now(), msg.header.msg_type, Date.parse(msg.header.date)]);
   }});
   new PerformanceObserver(list => tasks.push(...list.getEntries().map(one => [one.startTime, one.duration])))
     .observe({{type: 'longtask'}});
