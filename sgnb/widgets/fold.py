@@ -258,6 +258,7 @@ class ProgramFold:
                 self._touch(self.generations[cost.rid][0])
 
     def _done(self, cost: Cost, meta: dict[str, Any]) -> None:
+        begun = cost.state == "running"
         sampled = int(meta.get("completion_tokens", cost.tokens))
         self.tokens += sampled - cost.tokens
         cost.state, cost.tokens = "done", sampled
@@ -273,6 +274,8 @@ class ProgramFold:
         cost.reason["type"] = meta.get("finish") or cost.reason.get("type", "")
         if cost.reason["type"] == "length":
             cost.reason["length"] = cost.limit
+        if cost.reason["type"] == "abort" and not begun and not sampled:
+            cost.reason["type"] = NOT_RUN
         self._share(cost, str(meta.get("shared_with") or ""))
         winner = meta.get("choice")
         if isinstance(winner, int):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from sgnb import __version__
 from sgnb.runtime.events import EventLog
@@ -15,6 +16,7 @@ from sgnb.widgets import words
 from sgnb.widgets.fold import ProgramFold
 from sgnb.widgets.fold_data import is_shared
 from sgnb.widgets.program_rows import Cost, Row, Segment
+from sgnb.widgets.tables import LEFT
 
 TAGS = ("table", "tr", "th", "td", "b", "br", "code", "pre")
 """All that ``render_html`` may contain."""
@@ -41,19 +43,23 @@ def render_text(log: EventLog, *, status: str | None = None) -> str:
 
 def html_of(fold: ProgramFold) -> str:
     """HTML of a fold."""
-    out = ["<table>", "<tr><th>role</th><th>text</th><th>cost</th></tr>"]
+    head = "".join(f"<th{LEFT}>{name}</th>" for name in ("role", "text", "cost"))
+    out = ["<table>", f"<tr>{head}</tr>"]
     for row in shown_rows(fold):
         role = "<br>".join(html.escape(word) for word in _role_words(row))
         cost = "<br>".join(
             f"<b>{html.escape(name)}</b> {html.escape(line)}" if name else html.escape(line)
             for name, line in _costs(fold, row)
         )
-        out.append(f"<tr><td>{role}</td><td>{_html_text(row)}</td><td>{cost}</td></tr>")
+        out.append(_html_row(role, _html_text(row), cost))
     for step in skipped(fold):
-        cells = (html.escape(step["role"]), _break(step["text"]), html.escape(step["note"]))
-        out.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
-    out.append(f'<tr><td colspan="3">{html.escape(last_line(fold))}</td></tr>')
+        out.append(_html_row(html.escape(step["role"]), _break(step["text"]), html.escape(step["note"])))
+    out.append(f'<tr><td colspan="3"{LEFT}>{html.escape(last_line(fold))}</td></tr>')
     return "\n".join([*out, "</table>"])
+
+
+def _html_row(*cells: str) -> str:
+    return "<tr>" + "".join(f"<td{LEFT}>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def text_of(fold: ProgramFold) -> str:
@@ -127,7 +133,7 @@ def _has_begun(fold: ProgramFold, fork: Row) -> bool:
 
 def _begun(row: Row) -> list[str]:
     """A row's role, and its text so far."""
-    body = "".join(_shown(segment) for segment in row.segments)
+    body = "".join(_shown(segment) for segment in _texts(row))
     return [
         f"{' / '.join(_role_words(row)) or 'text'}:",
         *([f"    {line}" for line in body.split("\n")] if body else []),
@@ -189,13 +195,26 @@ def _role_words(row: Row) -> list[str]:
     branch = [f"branch {words.visible(row.branch)}"] if row.branch else []
     return [
         *branch,
-        *([words.visible(row.role)] if row.role else []),
-        *(["note"] if row.kind == "note" else []),
+        *([words.visible(row.role)] if row.role else ["select"] if _is_select(row) else []),
+        *([row.kind] if row.kind in ("note", "error") else []),
     ]
 
 
+def _is_select(row: Row) -> bool:
+    """It holds choices and no text before them: a terminal has printed what it is called before more is known."""
+    return bool(row.costs) and row.segments[0].model and all(cost.options for cost in row.costs)
+
+
+def _texts(row: Row) -> Iterator[Segment]:
+    """What stands in it, without the winners of choices: a line below names them."""
+    costs = iter(row.costs)
+    for segment in row.segments:
+        if not segment.model or not next(costs).options:
+            yield segment
+
+
 def _html_text(row: Row) -> str:
-    body = "".join(_break(_shown(segment)) for segment in row.segments)
+    body = "".join(_break(_shown(segment)) for segment in _texts(row))
     lines = [html.escape(line) for line in _hidden(row)]
     error = f"<pre>{html.escape(chr(10).join(row.error))}</pre>" if row.error else ""
     lines += [

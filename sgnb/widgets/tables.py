@@ -21,6 +21,8 @@ ROWS = 200
 TEXT = 80
 LINE = 100
 """Characters of a line of sentences in plain text."""
+LEFT = ' style="text-align:left"'
+"""Of a cell of words: notebooks put the text of tables to the right, where lines of it cannot be read. No meaning."""
 PROMPTS = 50
 """Prompts of which it is told what they reused."""
 
@@ -46,17 +48,20 @@ def html_of(table: Table) -> str:
     """The table as HTML; every word escaped."""
     kept = [i for i in range(len(table.columns)) if i not in table.below or any(row[i] for row in table.rows)]
     span = max(1, len(kept))
-    lines = [f"<tr><th colspan={span}>{_escape(_heading(table))}</th></tr>"]
+    lines = [f"<tr><th colspan={span}{LEFT}>{_escape(_heading(table))}</th></tr>"]
+    sides = ["" if i in table.numbers else LEFT for i in range(len(table.columns))]
     if kept and table.rows:
-        lines.append(f"<tr>{''.join(f'<th>{html.escape(table.columns[i])}</th>' for i in kept)}</tr>")
+        lines.append(
+            f"<tr>{''.join(f'<th{sides[i]}>{html.escape(table.columns[i])}</th>' for i in kept)}</tr>"
+        )
     for row in table.rows:
         cells = (
-            f"<td>{'<code>' * (i in table.code)}{_escape(row[i])}{'</code>' * (i in table.code)}</td>"
+            f"<td{sides[i]}>{'<code>' * (i in table.code)}{_escape(row[i])}{'</code>' * (i in table.code)}</td>"
             for i in kept
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     if table.more:
-        lines.append(f"<tr><td colspan={span}>{_escape(table.more)}</td></tr>")
+        lines.append(f"<tr><td colspan={span}{LEFT}>{_escape(table.more)}</td></tr>")
     return f"<table>{''.join(lines)}</table>{html_of(table.then) if table.then is not None else ''}"
 
 

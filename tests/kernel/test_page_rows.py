@@ -131,7 +131,7 @@ CELLS = {
 
 
 def test_every_display_has_html_and_text_with_the_same_facts(kernel: Kernel) -> None:
-    """On GitHub, in nbconvert, without a kernel: HTML of plain tables, no style, script or link; and the same as text."""
+    """On GitHub, in nbconvert, without a kernel: HTML of plain tables, no style with a meaning, no script or link; and the same as text."""
     kernel.ok("%load_ext sgnb")
     kernel.ok(LAUNCH)
     for name, code in CELLS.items():
@@ -145,11 +145,12 @@ def test_every_display_has_html_and_text_with_the_same_facts(kernel: Kernel) -> 
         assert {"text/plain", "text/html"} <= set(data), name
         html, plain = data["text/html"], data["text/plain"]
         reader = Reader(html)
-        assert reader.tags <= TAGS and reader.attributes <= {"colspan"}, (
+        assert reader.tags <= TAGS and reader.attributes <= {"colspan", "style"}, (
             name,
             reader.tags,
             reader.attributes,
         )
+        assert set(re.findall(r"style=[^>]*", html)) <= {'style="text-align:left"'}, name
         assert set(words_of(text_in(html))) - {"role", "text", "cost"} <= set(words_of(plain)), (
             name,
             set(words_of(text_in(html))) - set(words_of(plain)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -11,6 +12,7 @@ from sgnb.config import MAX_SHOWN_CHARS
 from sgnb.errors import EngineDied, RequestError
 from sgnb.runtime import events as ev
 from sgnb.widgets.static import TAGS, html_of, render_html, render_text, text_of
+from sgnb.widgets.tables import LEFT
 
 
 def test_rows_are_turns_with_prompt_and_model_text() -> None:
@@ -120,7 +122,8 @@ def test_static_html_holds_no_tag_of_the_text() -> None:
     parser = Tags()
     parser.feed(render_html(log))
     assert parser.tags <= set(TAGS)
-    assert parser.attributes <= {"colspan"}
+    assert parser.attributes <= {"colspan", "style"}
+    assert set(re.findall("style=.*?>", render_html(log))) == {f"{LEFT.strip()}>"}, "which carries no meaning"
     assert "<img src=x onerror=alert(1)>" in parser.text
     for char in "\x1b\u202e\u200b":
         assert char not in render_html(log)
@@ -134,7 +137,7 @@ def test_branches_are_named() -> None:
     log.append(ev.RoleBegan(2, "assistant"))
     log.append(ev.GenQueued(2, "r", "x", 1, 5))
     assert "branch 1 / assistant:" in text_of(fold_of(log))
-    assert "<td>branch 1<br>assistant</td>" in html_of(fold_of(log))
+    assert "<td>branch 1<br>assistant</td>" in html_of(fold_of(log)).replace(LEFT, "")
 
 
 def test_what_the_engine_notes_about_a_prompt_is_shown_once() -> None:
@@ -154,7 +157,16 @@ def test_the_static_form_lists_branches_in_source_order_with_every_choice() -> N
     heads = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
     assert heads == ["text:", "branch 0:", "branch 1:", "text:"]
     assert "    severity = high (0.73), low 0.27" in lines
+    assert "    high" not in lines, "the winner stands in its line alone"
     assert "<b>severity</b> = low (0.27), high 0.73" in html_of(fold_of(forked()))
+    log = ev.EventLog()
+    log.append(ev.RunStarted("c", "7", "m"))
+    log.append(ev.TextAppended(1, "It is ", 2))
+    log.append(ev.GenQueued(1, "r", "pick", 2, 0, options=("a", "b")))
+    log.append(ev.GenDelta("r", "b"))
+    log.append(ev.GenDone("r", META | {"choice": 1, "normalized_prompt_logprobs": [-1.0] * 2}))
+    log.append(ev.RunFinished("finished", 1.0))
+    assert text_of(fold_of(log)).splitlines()[:3] == ["text:", "    It is ", "    pick = b (0.50), a 0.50"]
 
 
 def test_many_options_are_counted_and_the_winner_is_among_the_shown() -> None:

@@ -248,6 +248,7 @@ def test_a_branch_goes_on_while_a_branch_inside_it_does() -> None:
     fold.feed(log.since(fold.next_seq))
     assert 1 in [number for number, _ in page.delta()["lanes"]], "its head is told anew"
     assert outer() == ("running", "1 of 2 branches done")
+    log.append(ev.GenStarted("r4"))
     log.append(ev.GenDone("r4", {"completion_tokens": 0, "finish_reason": {"type": "abort"}}))
     fold.feed(log.since(fold.next_seq))
     assert outer() == ("done", "done")

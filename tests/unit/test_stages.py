@@ -143,7 +143,7 @@ def test_the_static_form_has_every_pass_and_no_time_in_the_deterministic_mode(
     for record in first["passes"]:
         for word in (record["name"], record["note"], record["did"], record["why"]):
             assert " ".join(word.split()) in " ".join(text_of(graph_table(first)).split())
-    assert "<td>hoist_prefix</td>" in html_of(graph_table(first))
+    assert ">hoist_prefix</td>" in html_of(graph_table(first))
 
 
 def test_text_that_leaves_before_host_code_adds_no_lane_and_is_committed() -> None:
