@@ -7,6 +7,9 @@ import { chanceOf, grammarWords } from "./program_data.js";
 
 const PATIENCE = 5000;
 
+/** A token as it is shown: one of blanks alone has their signs, half a character none of its own. */
+const shownOf = text => (text?.trim() ? oneLine(text) : oneLine(text || "▯").replaceAll(" ", "·"));
+
 export class Inspector {
   /** `view`: the program view; `ask(rid, place)` → Promise of the kernel's answer. */
   constructor(view) {
@@ -131,7 +134,7 @@ export class Inspector {
   async _fill() {
     const { text, index, place } = this.at;
     const view = text.views[index];
-    const shown = oneLine(text.textOf(index, place)) || "▯";
+    const shown = shownOf(text.textOf(index, place));
     const chance = view.seg.marks?.[place * 3 + 1] ?? -1;
     const known = { id: null, logprob: null, top: [], allowed: 0, count: view.ends.length, step: -1, slot: -1, chance };
     const reused = view.seg.model ? {} : { position: -1, reused: view.ends[place] <= view.seg.reused };
@@ -210,7 +213,7 @@ export class Inspector {
           "div",
           chosen ? "sgnb-rival sgnb-option-chosen" : "sgnb-rival",
           { role: "listitem" },
-          el("code", "", {}, chosen ? shown : oneLine(text || "▯")),
+          el("code", "", {}, chosen ? shown : shownOf(text)),
           el("span", "sgnb-share-ground", {}, bar),
           el("span", "sgnb-share-number", {}, chanceOf(logprob)),
           el("span", "sgnb-dim", {}, chosen ? "chosen" : "")

@@ -38,7 +38,7 @@ export class RowView {
   update(row) {
     this.row = row;
     this.stale = false;
-    const choice = row.costs.length > 0 && row.costs.every(cost => cost.options);
+    const choice = row.segs[0]?.model && row.costs.every(cost => cost.options);
     const label = row.kind === "turn" ? row.role || (choice ? "select" : "") : row.kind;
     const branch = row.lane === 0 && row.branch ? `branch ${row.branch}` : "";
     const key = `${branch}\n${label}`;
