@@ -131,7 +131,7 @@ CELLS = {
 
 
 def test_every_display_has_html_and_text_with_the_same_facts(kernel: Kernel) -> None:
-    """On GitHub, in nbconvert, without a kernel: HTML of plain tables, no style with a meaning, no script or link; and the same as text."""
+    """On GitHub, in nbconvert, without a kernel: tables, no style that means something, no script; the same as text."""
     kernel.ok("%load_ext sgnb")
     kernel.ok(LAUNCH)
     for name, code in CELLS.items():
