@@ -97,7 +97,7 @@ class CellRun:
         self._note = ""
         self._output: CellOutput = open_output(shell, background=options.background)
         kind = Tap if options.debug else LazyBackend
-        self.backend = kind(self._ready_engine, model)
+        self.backend = kind(self._weakly_ready_engine(), model)
         self.run: Run | None = None
 
     def start(self, text: str, first_line: int, magic: str) -> Run:
@@ -165,6 +165,17 @@ class CellRun:
         self._bind()
 
     # ------------------------------------------------------------ inside
+
+    def _weakly_ready_engine(self) -> Callable[[], Backend]:
+        """``_ready_engine`` for the backend, which the run's states keep: they must not keep their own run by it. A state
+        that outlives its cell gets the engine without the cell's output."""
+        ready, engine = weakref.WeakMethod(self._ready_engine), self._engine
+
+        def get() -> Backend:
+            method = ready()
+            return engine()[0] if method is None else method()
+
+        return get
 
     def _ready_engine(self) -> Backend:
         """Called when the program first needs its backend: start it if there is none, show how it loads."""

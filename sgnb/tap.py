@@ -20,15 +20,17 @@ class LazyBackend(Backend):
     """
 
     def __init__(self, get: Callable[[], Backend], model: str) -> None:
-        self._get = get
+        self._get: Callable[[], Backend] | None = get
         self._model = model
         self._inner: Backend | None = None
 
     @property
     def inner(self) -> Backend:
         """The backend behind; raises what ``get`` raises."""
-        if self._inner is None:
-            self._inner = self._get()
+        if self._inner is None and (get := self._get) is not None:
+            self._inner = get()
+            self._get = None  # states keep this object, and must not keep what started their engine
+        assert self._inner is not None, "what gets it is dropped only with one in its place"
         return self._inner
 
     @property
