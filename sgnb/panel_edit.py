@@ -13,6 +13,7 @@ import itertools
 import linecache
 import re
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -48,6 +49,7 @@ WORD = re.compile(r"\S+")
 _QUESTION = re.compile(r"\s*%%sgl\?{1,2}\s*")
 """It asks IPython for help."""
 CELL_NAME = f"{CELL_PREFIX}editor>"
+_NO_MODULE = re.escape(CELL_NAME)
 _lock = threading.Lock()
 
 
@@ -95,8 +97,12 @@ def split_magic(source: str) -> tuple[str, str]:
 
 @contextmanager
 def text_known(text: str) -> Iterator[None]:
-    """Positions in characters need the text's lines, which are looked up by file name."""
+    """Positions in characters need the text's lines, which are looked up by file name. Python's warnings about a text that
+    is being typed (``"a"(3)``) are not printed into the notebook: the filter is for this file name, for no other thread's.
+    """
     with _lock:
+        if not any(getattr(module, "pattern", "") == _NO_MODULE for *_, module, _ in warnings.filters):
+            warnings.filterwarnings("ignore", module=_NO_MODULE)
         linecache.cache[CELL_NAME] = (len(text), None, text.splitlines(True), CELL_NAME)
         try:
             yield
@@ -138,7 +144,10 @@ def _late_magic(source: str) -> list[dict[str, Any]]:
     """``%%sgl`` below something else is no cell magic to IPython, which says so in other words."""
     if not _LATE.search(source):
         return []
-    read = TransformerManager().transform_cell(source).split("\n")
+    try:
+        read = TransformerManager().transform_cell(source).split("\n")
+    except SyntaxError:  # IPython cannot cut it into lines
+        return []
     blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1  # IPython takes these off
     for number, line in enumerate(source.split("\n")):
         made = read[number - blank] if 0 <= number - blank < len(read) else ""

@@ -15,6 +15,7 @@ from corpus.cells import CELLS
 import sgnb
 from sgnb import panel_edit
 from sgnb.backends.mock import MockBackend
+from sgnb.edit_about import about
 from sgnb.errors import SgnbError
 from sgnb.runtime.run import run_cell
 
@@ -71,6 +72,7 @@ WRONG = [
     "for a in s: pass",
     'del s["x"]',
     "s.messages",
+    's += user("a" + user("b"))',
     "return 3",
 ]
 """Each has one mistake."""
@@ -107,6 +109,7 @@ SILENT = [
     's += separate_reasoning(gen("x"))\ns["x_reasoning_content"]',
     'def ask(q):\n    global s\n    s += gen(q)\nask("w")\ns["w"]',
     'def ask():\n    return s["later"]\ns += gen("later")\nask()',
+    's += user("a") + assistant(gen("x"))\ns += (user if n else assistant)("b")',
     "s.kept = 1\ns.kept",
     "setattr(s, 'kept', 1)\ns.kept",
     's = {"x": 1}\ns["y"]',
@@ -248,3 +251,19 @@ def test_a_cell_that_goes_on_with_no_state_is_marked() -> None:
     (mark,) = marks_of("%%sgl --from tips\ns += 'a'", {"tips": 3})
     assert (mark["col"], mark["end_col"], mark["severity"]) == (13, 17, "warning")
     assert mark["message"].startswith("--from takes the name of a state; 'tips' is an int.")
+
+
+def test_any_text_is_read_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Python warns of ``"gen"(3)`` when it is compiled: a text that is being typed must not print into the notebook."""
+    whole = '%%sgl -o x\ns += "gen"(3) + f"{s["a"]}"\nx = [1]["bad"]\nmatch x:\n    case [1, *_]: s += gen("é😀")\n%%sgl\n'
+    for cut in range(len(whole)):
+        for text in (
+            whole[:cut],
+            whole[cut:],
+            whole[:cut] + "(" + whole[cut:],
+            "x\n" + whole[:cut] + "  *" + whole[cut:],
+        ):
+            panel_edit.check_source(text, names())
+            about(text, text.count("\n") + 1, 3, names())
+    shown = capsys.readouterr()
+    assert not shown.out and not shown.err

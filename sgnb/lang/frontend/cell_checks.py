@@ -117,8 +117,8 @@ def _check_blocks(
                 f"`{text}` has no effect here: it is built and dropped.",
                 f"Append it: s += {text}.",
             )
-        if isinstance(node, ast.AugAssign) and role is not None:
-            _check_turn_inside(node.value, cell, role)
+        if isinstance(node, ast.AugAssign):
+            _check_turns(node.value, cell, own, role)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         inner, block = role, in_block
@@ -134,6 +134,19 @@ def _check_blocks(
             _check_blocks(getattr(node, field, []), cell, own, inner, in_block=block)
         for handler in [*getattr(node, "handlers", []), *getattr(node, "cases", [])]:
             _check_blocks(handler.body, cell, own, inner, in_block=block)
+
+
+def _check_turns(value: ast.expr, cell: CellSource, own: OwnNames, role: str | None) -> None:
+    """Turns inside the open one, or inside each other: ``s += user(user("a"))``."""
+    if role is not None:
+        _check_turn_inside(value, cell, role)
+        return
+    for node in ast.walk(value):
+        if isinstance(node, ast.Lambda):
+            return
+        if isinstance(node, ast.Call) and (called := own.called(node.func)) in ROLE_NAMES:
+            for inner in node.args:
+                _check_turn_inside(inner, cell, called)
 
 
 def _check_turn_inside(value: ast.expr, cell: CellSource, role: str) -> None:
