@@ -448,10 +448,16 @@ def held(page: Page) -> tuple[float, float]:
 
 
 @pytest.mark.widget
-def test_F73_a_view_that_is_made_again_and_again_leaves_nothing(browser: Browser) -> None:
+def test_F73_F72_a_view_that_is_made_again_and_again_leaves_nothing(browser: Browser) -> None:
     """A cell that runs over and over, an output that is cloned or cleared while its run goes on."""
     page = open_program(browser, snapshot_of(review(finished=False)))
     page.evaluate("() => window.scrub(false)")
+    # F72: no answer comes, so comms do not run beside this cell, and here no panel interrupts the kernel instead.
+    stop, words = page.locator(".sgnb-stop"), page.get_by_text("Interrupt the kernel to stop.")
+    assert words.is_hidden()
+    stop.click()
+    words.wait_for()
+    assert stop.is_hidden()
     cycle = """count => { for (let i = 0; i < count; i++) {
       window.unmount(); window.mount();
       window.emit({k: 'delta', base: -1, seq: -1, rows: [], lanes: []});

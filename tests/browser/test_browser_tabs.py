@@ -144,6 +144,7 @@ def test_F74_B168_B169_B170_what_is_saved_is_shown_without_its_kernel(lab: Any, 
     lab.ready(name)
     table = lab.cell(2).locator(".sgnb-Saved table")
     table.wait_for()
+    lab.cell(2).locator(".sgnb-Saved-note", has_text="Run the cell again to see it live.").wait_for()
     assert "Finished in" in table.inner_text() and all(text in table.inner_text() for text in texts)
     lab.cell(4).locator(".sgnb-Saved table", has_text="KV map").wait_for()
     lab.cell(5).get_by_text(REFUSED).wait_for()

@@ -152,6 +152,10 @@ def test_F67_scripts_in_text_stay_text(browser: Browser) -> None:
     page.locator(".sgnb-tree-prompts tr").nth(1).click()
     page.locator(".sgnb-tree-aligned").wait_for()
     assert "<img" in page.locator(".sgnb-tree-why").inner_text()
+    page.locator(".sgnb-tree-canvas").hover(position={"x": 60, "y": 30})
+    page.locator(".sgnb-tooltip", has_text="<img").wait_for()
+    page.locator('.sgnb-view [data-value="table"]').click()
+    page.get_by_role("treeitem").filter(has_text="<img").first.wait_for()
     assert page.locator(".sgnb-view img, .sgnb-view svg").count() == 0
     assert page.evaluate("() => window.broken") is None
     assert "[U+202E]" in page.locator(".sgnb-tree-aligned").inner_text()
