@@ -237,6 +237,11 @@ def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
     rows.nth(1).get_by_role("button").click()
     opened = page.locator(".sgnb-opened:visible")
     opened.get_by_text("Review the diff above for security only").wait_for()
+    page.set_viewport_size({"width": 320, "height": 900})
+    page.wait_for_function("() => document.querySelector('.sgnb-program').dataset.width === 'narrow'")
+    assert boxes(page, ".sgnb-arms tr[data-lane] td:nth-child(5)")[0]["width"] > 150, "a row stacks its cells"
+    page.set_viewport_size({"width": 1180, "height": 900})
+    page.wait_for_function("() => document.querySelector('.sgnb-program').dataset.width === 'wide'")
     assert page.locator(".sgnb-arms .sgnb-model").count() == 2, "its finding and its choice"
     # JupyterLab makes the view anew when the output changes: what was open stays open, and the place is kept.
     page.evaluate("() => { const list = document.querySelector('.sgnb-rows'); list.scrollTop = 40; }")

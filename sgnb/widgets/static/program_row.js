@@ -150,7 +150,7 @@ export class RowView {
         { title: raw, role: "listitem", "aria-label": `${text}${share ? `, ${share}` : ""}${chosen ? ", chosen" : ""}${raw ? `, ${raw}` : ""}` },
         el("span", chosen ? "sgnb-dot-full" : "sgnb-dot-open", { "aria-hidden": "true" }, chosen ? "●" : "○"),
         el("code", "sgnb-option-text", {}, text),
-        el("span", "sgnb-share-ground", {}, bar),
+        el("span", "sgnb-share-ground", {}, share ? bar : null),
         el("span", "sgnb-share-number", {}, share || (cost.state === "done" ? "" : "…"))
       );
     });
