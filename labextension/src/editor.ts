@@ -74,7 +74,10 @@ async function mistakesOf(help: IHelp, view: EditorView): Promise<Diagnostic[]> 
   if (!help.owns(view.dom)) {
     return shownIn(view.state);
   }
-  const marks = await help.check(doc.toString()).catch(() => [] as IMark[]);
+  const marks = await help.check(doc.toString()).catch(() => null);
+  if (!marks) {
+    return shownIn(view.state); // the kernel did not answer in time: nothing is known to be mended
+  }
   return marks.map(mark => ({
     ...placeOf(mark, doc),
     severity: mark.severity,
