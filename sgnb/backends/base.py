@@ -49,6 +49,8 @@ class TokenInfo(msgspec.Struct, frozen=True):
     """With ``return_text_in_logprobs``."""
     top_texts: tuple[str, ...] = ()
     """The texts of ``top``, likewise."""
+    step: int = 0
+    """The engine's step that drew it; 0: not known."""
 
 
 class Started(msgspec.Struct, frozen=True):

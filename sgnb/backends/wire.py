@@ -204,6 +204,7 @@ def _tokens(chunk: Chunk) -> tuple[TokenInfo, ...]:
                 one.forced,
                 one.text or None,
                 tuple(one.top_texts),
+                one.step,
             )
             for one in chunk.logprobs
         )

@@ -60,6 +60,8 @@ class TokenLogprob(Wire, frozen=True, kw_only=True, tag=False):
     """The token's bytes: what of the text it made, for views."""
     top_texts: list[str] = []
     """The texts of ``top``, likewise only when they were asked for."""
+    step: int = 0
+    """The step that drew it; 0: of a prompt."""
 
 
 class RequestMeta(Wire, frozen=True, kw_only=True):

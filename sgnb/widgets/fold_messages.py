@@ -107,7 +107,7 @@ class FoldMessages:
             "ruled_out": token.ruled_out,
             "forced": token.forced,
             "count": max(cost.tokens, len(segment.tokens)),
-            "step": cost.first_step + place if exact else -1,
+            "step": token.step or (cost.first_step + place if exact else -1),
             "rid": cost.shared or rid,
             "position": self._position(cost, place),
             "more": [token.id for token in segment.tokens[: place + 1]],

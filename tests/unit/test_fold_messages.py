@@ -341,7 +341,7 @@ def test_tokens_know_their_part_of_the_text_also_across_characters() -> None:
     tokens = (
         TokenInfo(5, -0.1, ((-0.1, 5), (-2.0, 6)), b" ok"),
         TokenInfo(7, None, (), grin[:2]),
-        TokenInfo(8, -3.0, (), grin[2:], 3, 9, True),
+        TokenInfo(8, -3.0, (), grin[2:], 3, 9, True, step=41),
     )
     log.append(ev.GenDelta("r1", " ok\U0001f600", 3, (), tokens))
     page = messages_of(log)
@@ -355,11 +355,12 @@ def test_tokens_know_their_part_of_the_text_also_across_characters() -> None:
         "ruled_out": 9,
         "forced": True,
         "count": 6,
-        "step": -1,
+        "step": 41,
         "rid": "r1",
         "position": -1,
         "more": [5, 7, 8],
     }
+    assert page.token("r1", 0)["step"] == -1, "not told, and not known while the run goes on"
     assert page.token("r1", 3) is None and page.token("nobody", 0) is None
 
 

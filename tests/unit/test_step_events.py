@@ -242,3 +242,28 @@ def test_R6_an_answer_that_no_frame_holds_is_an_error():
     assert (found.client, found.id) == (3, 9) and "limit" in found.error.message
     small = msgspec.structs.replace(big, data={"ok": True})
     assert msgspec.msgpack.decode(frame_of(small), type=SchedulerReply) == small
+
+
+def test_a_token_says_which_step_drew_it_also_after_a_retraction() -> None:
+    """By the events: the step in which its request had a row that drew the token of that place."""
+    rig = Rig(max_total_tokens=200, schedule_conservativeness=0.1)
+    rids = [
+        rig.decode(n, b"q%d " % n * 3, max_new_tokens=60, ignore_eos=True, return_logprob=True)
+        for n in range(6)
+    ]
+    rig.drain()
+    assert rig.scheduler.meter.retracted, "the small pool must retract"
+    for rid in rids:
+        told, prompt = rig.told[rid], rig.told[rid].meta.prompt_tokens
+        drawn: dict[int, int] = {}
+        for event in of(rig, StepEvent):
+            for row in event.rows:
+                if row.rid == rid and (row.kind == "decode" or row.prefix + row.tokens >= prompt):
+                    place = row.prefix + row.tokens - prompt
+                    drawn[place] = event.step
+        assert [one.step for one in told.logprobs] == [drawn[place] for place in range(len(told.logprobs))]
+    assert any(
+        later.step > before.step + 1
+        for rid in rids
+        for before, later in zip(rig.told[rid].logprobs, rig.told[rid].logprobs[1:], strict=False)
+    )

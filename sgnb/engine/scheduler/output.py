@@ -18,7 +18,7 @@ GENERATE = "@generate"
 """Label of requests from ``Engine.generate``: only they are told their ids at the end."""
 BATCH_BYTES = MAX_FRAME_BYTES // 2
 """Of last outputs in one message: with log-probabilities of long prompts each of them may be megabytes."""
-LOGPROB_BYTES, TOP_BYTES, SCORED_BYTES = 48, 16, 24
+LOGPROB_BYTES, TOP_BYTES, SCORED_BYTES = 76, 16, 24
 """At most, of one log-probability, of one alternative to it, and of one token of an option."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from sgnb.engine.scheduler.batch import ScheduleBatch
@@ -106,7 +107,10 @@ class ResultProcessor:
             scheduler.event(req, "first_token")
         scheduler.outputs.touch(req)
         req.slice += 1
-        reason = req.accept(token, result.logprobs[row], scheduler.table, scheduler.max_len)
+        told = result.logprobs[row]
+        if told is not None:
+            told = msgspec.structs.replace(told, step=result.step)
+        reason = req.accept(token, told, scheduler.table, scheduler.max_len)
         if reason is not None:
             self.finish(req, reason)
 
