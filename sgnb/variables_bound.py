@@ -156,7 +156,7 @@ def _strangers(source: CellSource, own: OwnNames, names: Mapping[str, Any]) -> b
             if node.level or not _harmless_module(node.module or ""):
                 return True
         elif isinstance(node, ast.Name) and not own.bound[node.id] and node.id not in _KNOWN:
-            if node.id not in names or not _harmless(names[node.id], 0):
+            if node.id not in names or not _harmless(names[node.id]):
                 return True
         elif isinstance(node, ast.Attribute) and own.module(node.value) and node.attr not in _OF_SGNB:
             return True
@@ -167,16 +167,33 @@ _KNOWN = {*DSL_NAMES, *dir(builtins), "s", "function"}
 _OF_SGNB = {*DSL_NAMES, "function", *METHODS}
 
 
-def _harmless(value: object, depth: int) -> bool:
-    """Plain data, classes, and modules of Python's own: nothing of that appends to a state."""
-    if isinstance(value, (*_PLAIN, type, BuiltinFunctionType)):
-        return True
-    if isinstance(value, ModuleType):
-        return _harmless_module(value.__name__)
-    if isinstance(value, list | tuple | set | frozenset | dict) and depth < 3 and len(value) <= MAX_ITEMS:
-        items = [*value.keys(), *value.values()] if isinstance(value, dict) else list(value)
-        return all(_harmless(one, depth + 1) for one in items)
-    return any(value is own for own in (*DSL_NAMES.values(), *METHODS.values(), function))
+def _harmless(value: object) -> bool:
+    """Plain data, classes, and modules of Python's own: nothing of that appends to a state. Only exact containers are looked
+    into, since others may run code; big ones are not."""
+    todo: list[Any] = [value]
+    seen = 0
+    while todo:
+        one = todo.pop()
+        kind = type(one)
+        seen += 1
+        if kind is dict:
+            todo += [*one.keys(), *one.values()] if len(one) <= MAX_ITEMS else [_STRANGE]
+        elif kind in (list, tuple, set, frozenset):
+            todo += list(one) if len(one) <= MAX_ITEMS else [_STRANGE]
+        elif issubclass(kind, ModuleType):
+            if not _harmless_module(str(vars(one).get("__name__", ""))):
+                return False
+        elif not issubclass(kind, (*_PLAIN, type, BuiltinFunctionType)) and not any(
+            one is own for own in _OWN
+        ):
+            return False
+        if seen > MAX_ITEMS:
+            return False
+    return True
+
+
+_STRANGE = object()
+_OWN = (*DSL_NAMES.values(), *METHODS.values(), function)
 
 
 def _harmless_module(name: str) -> bool:

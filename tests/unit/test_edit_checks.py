@@ -208,6 +208,30 @@ def test_programs_that_run_have_no_squiggle() -> None:
         assert marks_of(text, {**given, "sgl": sgnb}) == []
 
 
+def test_the_notebooks_values_are_looked_at_not_run() -> None:
+    class Lazy(dict[str, object]):
+        def keys(self) -> Any:
+            raise AssertionError("code of the notebook ran")
+
+        values = items = __iter__ = keys
+
+    body = 's += str(data) + gen("x")\ns["y"]'
+    loop: list[object] = [1]
+    loop.append(loop)
+    for data, number in (
+        ({"a": ["b", (1, None)]}, 1),
+        (Lazy(a=1), 0),
+        (loop, 0),
+        ([[0] * 999] * 999, 0),
+        (gen_in_list(), 0),
+    ):
+        assert len(marks_of(body, {"data": data})) == number
+
+
+def gen_in_list() -> list[object]:
+    return [sgnb.gen("y")]
+
+
 def test_all_mistakes_of_a_cell_are_shown() -> None:
     marks = marks_of('s += gen("x", max_tokens=-3, stop=3, regx=1)\ns += gen("y", stop=3) + bogus\ns.txt()')
     assert [(mark["line"], mark["severity"]) for mark in marks] == [
