@@ -69,6 +69,16 @@ def test_what_is_known_before_its_generation_is_compiled_ahead() -> None:
     assert '"decision"' in found["json_schema", "Verdict"].text
 
 
+def test_of_a_cell_whose_branches_are_python_the_first_one_seen_is_ahead_too() -> None:
+    source = """
+for f, angle in zip(s.fork(3), ["a", "b", "c"]):
+    f += gen("finding")
+s += gen("verdict", json_schema=Verdict)
+"""
+    assert set(constraints_ahead(graph_of(source), NAMES)) == {("json_schema", "Verdict")}
+    assert not constraints_ahead(graph_of('s += gen("verdict", json_schema=Verdict)'), NAMES)
+
+
 def test_answers_are_logged_once_a_generation_is_queued() -> None:
     log, engine = ev.EventLog(), FakeEngine()
     log.append(ev.RunStarted("[1]", "1", "m", graph_of(SOURCE)))

@@ -14,7 +14,7 @@ from typing import Any
 from sgnb.constraints import Constraint
 from sgnb.errors import SourcePosition
 from sgnb.lang.arguments import CONSTRAINTS, check_shape
-from sgnb.lang.ir import Graph, Host, Loop
+from sgnb.lang.ir import Append, GenPart, Graph, Host, Loop
 from sgnb.lang.position import source_position
 
 _NOTHING = object()
@@ -30,6 +30,16 @@ def check_graph(graph: Graph) -> None:
                 _check(key, expression, source_position(graph.filename, part.span))
 
 
+def _begins_in_python(graph: Graph) -> bool:
+    """Whether Python stands before the first generation that the graph shows: its first may be there, unseen."""
+    for node in graph.walk():
+        if isinstance(node, Host):
+            return True
+        if isinstance(node, Append) and any(isinstance(part, GenPart) for part in node.parts):
+            return False
+    return False
+
+
 def constraints_ahead(graph: Graph, names: Mapping[str, Any]) -> dict[tuple[str, str], Constraint]:
     """What generations behind the first one must match, as far as it is known now: by argument and its source.
 
@@ -43,7 +53,7 @@ def constraints_ahead(graph: Graph, names: Mapping[str, Any]) -> dict[tuple[str,
     )
     mentioned = set(re.findall(r"\w+", python))
     found: dict[tuple[str, str], Constraint] = {}
-    for part in graph.gens()[1:]:
+    for part in graph.gens()[0 if _begins_in_python(graph) else 1 :]:
         for key, source in part.params:
             if key not in CONSTRAINTS or (key, source) in found or source in mentioned:
                 continue
