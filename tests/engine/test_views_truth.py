@@ -23,6 +23,8 @@ from process_rig import until, until_idle
 
 import sgnb
 from sgnb.backends.engine import Engine
+from sgnb.messages import EngineStats
+from sgnb.panel_state import stats_of
 
 DUMP = Path(__file__).parents[1] / "js" / "dump_views.mjs"
 MOMENTS = 12
@@ -227,3 +229,36 @@ def test_every_field_of_every_kind_of_event_is_lied_about(mutations: list[dict[s
     for name, record in {**RECORDS, **PARTS}.items():
         fields = {field.encode_name for field in msgspec.structs.fields(record)}
         assert fields - told[name] <= {"joined_tokens", "half_page"}, name
+
+
+def test_the_panels_numbers_are_those_of_the_log(log: Log):
+    """At each beat of the engine: slots and requests as the events left them, what was reused in the last minute."""
+    truth, checked = LogTruth(log.snapshot), 0
+    asked: list[tuple[float, int, int]] = []
+    for numbered in log.events:
+        event = numbered["event"]
+        truth.take(numbered["seq"], event)
+        if (
+            event["t"] == "request"
+            and event["state"] == "admitted"
+            and len(truth.requests[event["rid"]]["turns"]) == 1
+        ):
+            asked.append((event["time"], event["prompt_tokens"], event.get("cached_tokens", 0)))
+        if event["t"] != "stats":
+            continue
+        shown = stats_of(msgspec.convert(event, EngineStats))
+        waiting = {
+            rid
+            for rid, state in truth.live.items()
+            if state in ("queued", "compiled", "compiling", "retracted")
+        }
+        recent = [(prompt, cached) for time, prompt, cached in asked if time >= event["time"] - 60]
+        prompts, cached = (sum(column) for column in zip(*recent, strict=True)) if recent else (0, 0)
+        assert shown["running"] == len(truth.live) - len(waiting)
+        assert shown["waiting"] == len(waiting)
+        assert shown["reused"] == pytest.approx(cached / prompts if prompts else 0.0)
+        assert shown["kv_total"] == len(truth.slots)
+        checked += 1
+    assert checked > 5 and asked
+    used = sum(owner != "" for owner, *_ in truth.slots)
+    assert (shown["kv_used"], shown["kv_locked"], shown["tokens_per_s"] >= 0) == (used, 0, True)
