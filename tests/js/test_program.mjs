@@ -7,6 +7,7 @@ import {
   grammarWords,
   applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, marksAtEnd, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
+import { Lanes } from "../../sgnb/widgets/static/program_lanes.js";
 import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
 
 const row = (segs, more = {}) => ({ kind: "turn", role: "user", lane: 0, segs, costs: [], error: [], arms: [], state: "ok", ...more });
@@ -167,4 +168,17 @@ test("what the grammar ruled out was the first choice only where it was likelier
   assert.equal(grammarWords({ ...seen, top: [[-0.34, 4], [-0.97, 9]] }), "The grammar allowed 3 of 151\u2009936 tokens. The best token it ruled out was The (0.38).");
   assert.equal(grammarWords({ allowed: 1, vocabulary: 151936 }), "The grammar allowed this token alone, of 151\u2009936.");
   assert.equal(grammarWords({ allowed: 2, vocabulary: 0, ruled_out: 9, ruled_out_text: "x", ruled_out_logprob: null }), "The grammar allowed 2 tokens. The best token it ruled out was x.");
+});
+
+test("a branch says what the engine's events know of its waiting; only one that lost its slots is retracted", () => {
+  const said = (record, state = "queued") => {
+    const requests = new Map([["r", record], ["first", { label: { cell: "7", branch: "0" } }]]);
+    const view = { store: { history: { requests, steps: [] } }, running: true, isPast: false };
+    return Lanes.prototype.waits.call({ view, _costs: () => [{ state, rid: "r" }] }, 1);
+  };
+  assert.equal(said({ state: "queued", waits: { reason: "kv" } }), "queued");
+  assert.equal(said({ state: "queued", waits: { reason: "leader", leader: "first" } }), "waits for 7.0 (same prefix)");
+  assert.equal(said({ state: "compiling" }), "compiling grammar");
+  assert.equal(said({ state: "retracted" }, "running"), "retracted, waits for slots");
+  assert.equal(said({ state: "admitted", first: 3 }, "running"), "");
 });

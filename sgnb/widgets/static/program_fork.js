@@ -6,9 +6,9 @@ import { layoutOf, NUMBERS_EVERY } from "./program_data.js";
 const SOME = 16; // branches whose numbers are drawn in one frame
 const GLYPHS = { done: "✓", failed: "✕", stopped: "■" };
 
-/** An arc turns behind the words of a branch that goes on. */
-function mark(node, { state }, words) {
-  node.toggleAttribute("data-busy", state === "running" || /^(prefill|compiling)/.test(words));
+/** An arc turns behind the words of a branch that goes on: where the engine's events say that it waits, it does not. */
+function mark(node, lane, words) {
+  node.toggleAttribute("data-busy", (lane.state === "running" && words === lane.words) || /^(prefill|compiling)/.test(words));
 }
 
 /** A fork row. Where the rows of its branches stand is the view's to say (`view.lanes`). */

@@ -4,7 +4,7 @@
 import { el } from "./dom.js";
 import { prefillWords } from "./program_data.js";
 
-const WAITS = { grammar: "compiling grammar", kv: "retracted, waits for slots", rows: "queued", chunk: "queued", input: "queued" };
+const WAITS = { grammar: "compiling grammar", kv: "queued", rows: "queued", chunk: "queued", input: "queued" };
 
 export class Lanes {
   constructor(view) {
@@ -54,7 +54,8 @@ export class Lanes {
       const record = store.history.requests.get(cost.rid);
       if (record?.state === "admitted" && !record.first) return prefillWords(record, store.history.steps);
       if (record?.state === "compiling") return WAITS.grammar;
-      if (!record?.waits || !["queued", "retracted"].includes(record.state)) continue;
+      if (record?.state === "retracted") return "retracted, waits for slots";
+      if (!record?.waits || record.state !== "queued") continue;
       const { reason, leader } = record.waits;
       if (reason !== "leader") return WAITS[reason] ?? "";
       const label = store.history.requests.get(leader)?.label ?? {};
