@@ -1,4 +1,4 @@
-"""Every program of ``programs.py`` gives the same in sgnb as in SGLang's own interpreter, over one fake model.
+"""Every program of ``programs_*.py`` gives the same in sgnb as in SGLang's own interpreter, over one fake model.
 
 Compared: text, messages, variables, returned value and every prompt the model saw. What differs on purpose has a test of its
 own in ``test_peer_differences.py``.
@@ -15,13 +15,13 @@ from sglang_peer import NAME, load_file, load_peer
 import sgnb.compat.sglang as compat
 from sgnb.backends.mock import MockBackend
 
-FILE = Path(__file__).with_name("programs.py")
+FILES = [Path(__file__).with_name(f"programs_{part}.py") for part in ("text", "forks")]
 
 
 def ours() -> list:
     compat.install()
     try:
-        return load_file(FILE, "programs_of_sgnb").CASES
+        return [case for path in FILES for case in load_file(path, f"{path.stem}_of_sgnb").CASES]
     finally:
         compat.uninstall()
 
@@ -32,7 +32,7 @@ CASES = ours()
 @pytest.fixture(scope="module")
 def theirs():
     load_peer()
-    return load_file(FILE, "programs_of_sglang", NAME).CASES
+    return [case for path in FILES for case in load_file(path, f"{path.stem}_of_sglang", NAME).CASES]
 
 
 def runs(case, backend):
