@@ -176,7 +176,7 @@ test("a branch says what the engine's events know of its waiting; only one that 
     const view = { store: { history: { requests, steps: [] } }, running: true, isPast: false };
     return Lanes.prototype.waits.call({ view, _costs: () => [{ state, rid: "r" }] }, 1);
   };
-  assert.equal(said({ state: "queued", waits: { reason: "kv" } }), "queued");
+  assert.equal(said({ state: "queued", waits: { reason: "kv" } }), "", "the kernel's word holds: queued");
   assert.equal(said({ state: "queued", waits: { reason: "leader", leader: "first" } }), "waits for 7.0 (same prefix)");
   assert.equal(said({ state: "compiling" }), "compiling grammar");
   assert.equal(said({ state: "retracted" }, "running"), "retracted, waits for slots");

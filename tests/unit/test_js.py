@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 MOST = {"widget_timeline.js": 90_000}
 """Bytes a widget's script may have, minified and packed; the others 60 000."""
 UNPACKED = {
-    "program.js": 71_000,
+    "program.js": 71_500,
     "widget_timeline.js": 90_500,
     "widget_tree.js": 69_500,
     "widget_kv.js": 66_000,

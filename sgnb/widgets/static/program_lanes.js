@@ -4,7 +4,7 @@
 import { el } from "./dom.js";
 import { prefillWords } from "./program_data.js";
 
-const WAITS = { grammar: "compiling grammar", kv: "queued", rows: "queued", chunk: "queued", input: "queued" };
+const COMPILING = "compiling grammar";
 
 export class Lanes {
   constructor(view) {
@@ -53,11 +53,11 @@ export class Lanes {
       if (cost.state !== "queued" && cost.state !== "running") continue;
       const record = store.history.requests.get(cost.rid);
       if (record?.state === "admitted" && !record.first) return prefillWords(record, store.history.steps);
-      if (record?.state === "compiling") return WAITS.grammar;
+      if (record?.state === "compiling") return COMPILING;
       if (record?.state === "retracted") return "retracted, waits for slots";
       if (!record?.waits || record.state !== "queued") continue;
       const { reason, leader } = record.waits;
-      if (reason !== "leader") return WAITS[reason] ?? "";
+      if (reason !== "leader") return reason === "grammar" ? COMPILING : "";
       const label = store.history.requests.get(leader)?.label ?? {};
       const place = [label.cell, label.branch].filter(Boolean).join(".");
       return place ? `waits for ${place} (same prefix)` : "";
