@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {
-  grammarWords,
+  errorParts, grammarWords,
   applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, marksAtEnd, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
 import { Lanes } from "../../sgnb/widgets/static/program_lanes.js";
@@ -181,4 +181,12 @@ test("a branch says what the engine's events know of its waiting; only one that 
   assert.equal(said({ state: "compiling" }), "compiling grammar");
   assert.equal(said({ state: "retracted" }, "running"), "retracted, waits for slots");
   assert.equal(said({ state: "admitted", first: 3 }, "running"), "");
+});
+
+test("what an error points at is marked in its line of source, and the carets go", () => {
+  const lines = ["Line 4, column 9: Gone.", "    b += gen('story')", "         ^^^^^^^^^^^^", "Start again: %sgl restart"];
+  assert.deepEqual(errorParts(lines), [
+    ["Line 4, column 9: Gone.", false], ["\n", false], ["    b += ", false], ["gen('story')", true], ["\n", false], ["Start again: %sgl restart", false],
+  ]);
+  assert.deepEqual(errorParts(["A pattern:", "^^"]), [["A pattern:", false], ["\n", false], ["^^", false]]);
 });

@@ -234,3 +234,29 @@ export function grammarWords({ allowed, vocabulary, top, ruled_out, ruled_out_te
   const best = oneLine(ruled_out_text) + (ruled_out_logprob === null || ruled_out_logprob === undefined ? "" : ` (${chanceOf(ruled_out_logprob)})`);
   return top?.[0]?.[1] === ruled_out ? `${words} Without it the first choice was ${best}, not allowed here.` : `${words} The best token it ruled out was ${best}.`;
 }
+
+/** An error's lines as `[text, pointed at]`. What carets point at is marked itself: they would be folded apart from it. */
+export function errorParts(lines) {
+  const parts = [];
+  const put = (text, at = false) => text && parts.push([text, at]);
+  for (const [n, line] of lines.entries()) {
+    if (n && pointed(lines, n)) continue;
+    put(n ? "\n" : "");
+    const caret = pointed(lines, n + 1);
+    if (!caret) {
+      put(line);
+      continue;
+    }
+    const from = caret.index;
+    const to = from + caret[0].length;
+    put(line.slice(0, from));
+    put(line.slice(from, to), true);
+    put(line.slice(to));
+  }
+  return parts;
+}
+
+/** The carets of line `n`, where that line has nothing else and stands below one of source; else null. */
+function pointed(lines, n) {
+  return n > 0 && /^ +\^+$/.test(lines[n] ?? "") && lines[n - 1].startsWith("    ") ? /\^+/.exec(lines[n]) : null;
+}

@@ -1,7 +1,7 @@
 // One row of a program: role, text, choices, cost lines, errors.
 
 import { el, fill, setText } from "./dom.js";
-import { barWidth, NUMBERS_EVERY } from "./program_data.js";
+import { barWidth, errorParts, NUMBERS_EVERY } from "./program_data.js";
 import { RowText } from "./program_text.js";
 
 /** `parts` with dots between; with `lead` also before them. A dot stays with what follows it: at a line's begin it is cut off. */
@@ -53,7 +53,10 @@ export class RowView {
     this._promptLine();
     this._costLines();
     this.errors.hidden = !row.error.length;
-    if (row.error.length) setText(this.errors, row.error.join("\n"));
+    if (row.error.length !== this.errorLines) {
+      this.errorLines = row.error.length;
+      fill(this.errors, errorParts(row.error).map(([text, at]) => (at ? el("u", "sgnb-at", {}, text) : text)));
+    }
   }
 
   /** The text, without that of choices: their rows say it. */
