@@ -9,6 +9,7 @@ import {
 } from "../../sgnb/widgets/static/program_data.js";
 import { Lanes } from "../../sgnb/widgets/static/program_lanes.js";
 import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
+import { ProgramView } from "../../sgnb/widgets/static/program_view.js";
 
 const row = (segs, more = {}) => ({ kind: "turn", role: "user", lane: 0, segs, costs: [], error: [], arms: [], state: "ok", ...more });
 const seg = (text, ...tokens) => ({ model: true, name: "x", text, marks: tokens.flat() });
@@ -181,6 +182,26 @@ test("a branch says what the engine's events know of its waiting; only one that 
   assert.equal(said({ state: "compiling" }), "compiling grammar");
   assert.equal(said({ state: "retracted" }, "running"), "retracted, waits for slots");
   assert.equal(said({ state: "admitted", first: 3 }, "running"), "");
+});
+
+test("a generation that says nothing for a second is looked after", () => {
+  const view = { heard: new Map() };
+  const silent = (state, words) => ProgramView.prototype._isSilent.call(view, { rid: "r", state, parts: [words] });
+  const { now } = performance;
+  let time = 0;
+  performance.now = () => time;
+  try {
+    assert.ok(silent("queued", "queued"));
+    assert.ok(!silent("running", "1 of ≤ 9 tok"));
+    time = 900;
+    assert.ok(!silent("running", "1 of ≤ 9 tok"));
+    time = 1100;
+    assert.ok(silent("running", "1 of ≤ 9 tok"));
+    assert.ok(!silent("running", "2 of ≤ 9 tok"));
+    assert.ok(!silent("done", "9 tok"));
+  } finally {
+    performance.now = now;
+  }
 });
 
 test("what an error points at is marked in its line of source, and the carets go", () => {

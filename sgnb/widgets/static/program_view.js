@@ -37,6 +37,7 @@ export class ProgramView {
     this.shade = rememberedShade();
     this.asked = new Map();
     this.askId = 0;
+    this.heard = new Map(); // rid → [what its cost line said last, since when]
     this.width = 0;
     this.store = null;
     this.offStore = null;
@@ -236,11 +237,21 @@ export class ProgramView {
 
   // ---------------------------------------------------------------- branches
 
-  /** The engine's events are asked for while something waits long enough to be read: nothing else here needs them. */
+  /** The engine's events are asked for while a branch waits long enough to be read, or says no more: nothing else here needs them. */
   _watchWaits() {
-    const waits = this.running && this.seen !== false && this.live.rows.some(row => row.kind === "fork") && this.live.rows.some(row => row.costs.some(cost => cost.state === "queued"));
+    const { rows } = this.live;
+    const waits = this.running && this.seen !== false && rows.some(row => row.kind === "fork") && rows.flatMap(row => row.costs).filter(cost => this._isSilent(cost)).length > 0;
     this.waited = waits ? (this.waited ?? 0) + 1 : 0;
     this.store?.visible(this, this.waited > 1);
+  }
+
+  /** Whether a generation is queued, or has said nothing for a second: it may have lost its slots. */
+  _isSilent({ rid, state, parts }) {
+    if (state !== "running") return state === "queued";
+    const now = performance.now();
+    const [words, since] = this.heard.get(rid) ?? [];
+    if (words !== parts[0]) this.heard.set(rid, [parts[0], now]);
+    return words === parts[0] && now - since > 1000;
   }
 
   // ---------------------------------------------------------------- tokens
