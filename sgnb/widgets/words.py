@@ -104,9 +104,9 @@ def visible(text: str) -> str:
     """
     if not text.isascii():
         text = _PILE.sub(lambda pile: f"{pile[1]}[+{count(len(pile[2]))} marks]", text)
-    if text.isprintable():  # the common case: nothing to show
+    if text.isascii() and text.isprintable():  # the common case: nothing to show
         return text
-    return "".join(f"[U+{ord(char):04X}]" if is_hidden(ord(char)) else char for char in text)
+    return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
 _MARKS = (
@@ -115,21 +115,17 @@ _MARKS = (
     "\U0001d165-\U0001d1ad\U000e0100-\U000e01ef"
 )
 _PILE = re.compile(f"([{_MARKS}]{{8}})([{_MARKS}]+)")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that draw nothing or turn the reading order: control, zero-width, fillers, bidi, tags, surrogates. Some of
+them are printable to Python (``\u3164`` is a letter)."""
 
 
 def is_hidden(code: int) -> bool:
-    """True for characters that draw nothing or turn the reading order: control, zero-width, bidi, tags, surrogates."""
-    return (
-        (code < 0x20 and code not in (0x09, 0x0A))
-        or 0x7F <= code <= 0x9F
-        or code in (0xAD, 0x34F, 0x61C, 0x180E, 0xFEFF, 0x115F, 0x1160, 0x3164)
-        or 0x200B <= code <= 0x200F
-        or 0x2028 <= code <= 0x202E
-        or 0x2060 <= code <= 0x206F
-        or 0xFFF9 <= code <= 0xFFFB
-        or 0xD800 <= code <= 0xDFFF
-        or 0xE0000 <= code <= 0xE007F
-    )
+    """True for a character that ``visible`` shows by name."""
+    return _HIDDEN.match(chr(code)) is not None
 
 
 def start_words(step: str, done: int, total: int) -> str:

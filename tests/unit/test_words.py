@@ -60,6 +60,14 @@ def test_hidden_characters_are_shown(text: str, shown: str) -> None:
     assert words.visible(text) == shown
 
 
+def test_each_hidden_character_is_shown_also_alone() -> None:
+    """Python calls some of them printable: fillers are letters to it, the grapheme joiner a mark."""
+    hidden = [code for code in range(0x110000) if words.is_hidden(code)]
+    assert {0x34F, 0x115F, 0x1160, 0x3164, 0x202E, 0x1B} < set(hidden)
+    assert [f"{code:X}" for code in hidden if words.visible(chr(code)) != f"[U+{code:04X}]"] == []
+    assert words.visible("pay\u3164pal") == "pay[U+3164]pal"
+
+
 def test_start_words() -> None:
     assert words.start_words("weights", 71_000_000, 145_000_000) == "weights, 71 of 145 MB"
     assert words.start_words("weights", 710_000_000, 1_190_000_000) == "weights, 0.71 of 1.19 GB"
