@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import subprocess
 import threading
@@ -77,8 +78,14 @@ def test_a_snapshot_is_the_engines_own_picture(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_what_python_computes_at_any_moment(recording: sgnb.Recording, tmp_path: Path) -> None:
-    first, last = recording.span()
-    times = [first + (last - first) * part for part in (0.05, 0.9, 0.33, 0.34, 0.999, 0.6)]
+    # Between what happens to the tree and whose the slots are then the page shows no moment.
+    events = [numbered.event for numbered in recording.events()]
+    told = [
+        event.time
+        for event, after in itertools.pairwise(events)
+        if type(event).__name__ == "KVDelta" and after.time > event.time
+    ]
+    times = [told[int(len(told) * part)] for part in (0.05, 0.9, 0.33, 0.34, 0.999, 0.6)]
     page = folded(recording, times, tmp_path)
     for time_, seen in zip(times, page["moments"], strict=True):
         moment = recording.state_at(time_)
