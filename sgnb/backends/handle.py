@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,9 @@ class Engine(Steering):
         self._numbers = itertools.count(1)
         self._state_listeners: tuple[Callable[[str], None], ...] = ()
         self._told = ""
+        self._phase = "starting"
+        self.since = time.time()
+        """Epoch seconds of its start, of its readiness, or of its end, as this kernel saw them."""
         self._log_kept: list[str] = []
         self._lock = threading.Lock()
         self._was_ready = False
@@ -151,6 +155,10 @@ class Engine(Steering):
             if told == self._told:
                 return
             self._told = told
+            # Working or resting is a matter of moments: what lasts is that it is there.
+            phase = "ready" if self.state in ("idle", "running", "stuck") else self.state
+            if phase != self._phase:
+                self._phase, self.since = phase, time.time()
             listeners = self._state_listeners
         for listener in listeners:
             listener(self.state)

@@ -45,6 +45,7 @@ class RecordedEngine:
     """What stands for an engine: its name, its state ``recording``, and answers from the file."""
 
     state = "recording"
+    since = 0.0
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording

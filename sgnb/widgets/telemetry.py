@@ -47,7 +47,7 @@ import msgspec
 
 from sgnb.errors import SgnbError
 from sgnb.messages import TelemetryFrame
-from sgnb.widgets import file_verbs
+from sgnb.widgets import file_verbs, words
 from sgnb.widgets.file_verbs import FILE_VERBS
 from sgnb.widgets.publisher import get_publisher
 
@@ -93,6 +93,10 @@ class FeedEngine(Protocol):
     def state(self) -> str:
         """``idle``, ``running``, ``died``, …"""
 
+    @property
+    def since(self) -> float:
+        """Epoch seconds of its start, of its readiness, or of its end."""
+
     def subscribe_frames(self, callback: Callable[[TelemetryFrame, bytes], None]) -> Callable[[], None]:
         """Call with every frame; returns its end."""
 
@@ -123,6 +127,8 @@ class EngineFeed:
         self.engine = engine
         self._lock = threading.Lock()
         self._subscribers: dict[str, Subscriber] = {}
+        self._number = 0
+        """Of the last message to a page that is gone. Numbers go on: one still on its way is none of the next page's."""
         self._ends: list[Callable[[], None]] = []
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -150,6 +156,7 @@ class EngineFeed:
         """This page shows nothing any more; the last one ends the subscription."""
         with self._lock:
             subscriber = self._subscribers.pop(page, None)
+            self._number = max(self._number, subscriber.number if subscriber is not None else 0)
             ends, self._ends = ([], self._ends) if self._subscribers else (self._ends, [])
             if not self._subscribers and self._worker is not None:
                 self._work.put(None)
@@ -162,13 +169,14 @@ class EngineFeed:
     def _subscribe(self, page: str, known: int, send: Send) -> None:
         with self._lock:
             old = self._subscribers.get(page)
-            subscriber = self._subscribers[page] = Subscriber(self, page, send)
+            self._number = max(self._number, old.number if old is not None else 0)
+            subscriber = self._subscribers[page] = Subscriber(self, page, send, self._number)
             if not self._ends:
                 self._ends = [self.engine.subscribe_frames(self._frame), self.engine.on_state(self._state)]
         if old is not None:
             get_publisher().remove(old)
         get_publisher().add(subscriber)
-        subscriber.put({"k": "engine", "state": self.engine.state, "at": time.time()}, [])
+        subscriber.put(self._engine_words(self.engine.state), [])
         self._later(lambda: self._catch_up(subscriber, known))
 
     def knows(self, subscriber: Subscriber) -> bool:
@@ -183,7 +191,10 @@ class EngineFeed:
 
     def _state(self, state: str) -> None:
         for subscriber in list(self._subscribers.values()):
-            subscriber.put({"k": "engine", "state": state, "at": time.time()}, [])
+            subscriber.put(self._engine_words(state), [])
+
+    def _engine_words(self, state: str) -> dict[str, Any]:
+        return {"k": "engine", "state": state, "at": self.engine.since}
 
     # ------------------------------------------------------------ the worker's thread
 
@@ -212,28 +223,31 @@ class EngineFeed:
                         return
 
     def _answer(self, message: Mapping[str, Any], send: Send) -> None:
-        verb, args = message.get("verb"), message.get("args")
+        verb = str(message.get("verb"))
+        told = message.get("args")
+        args: dict[str, Any] = dict(told) if isinstance(told, dict) else {}
         answer: dict[str, Any] = {"k": "answer", "id": message.get("id")}
         buffers: list[bytes] = []
         try:
             if verb == "release":
-                self.engine.release([str(sid) for sid in (args or {}).get("sids", [])][:64])
+                self.engine.release([str(sid) for sid in args.get("sids", [])][:64])
                 answer["data"] = {}
             elif verb in FILE_VERBS:
-                answer["data"] = file_verbs.answer(
-                    self.engine, str(verb), args if isinstance(args, dict) else {}
-                )
+                answer["data"] = file_verbs.answer(self.engine, verb, args)
             elif verb in ("past", "events"):
-                answer["data"], buffer = self._older(str(verb), args if isinstance(args, dict) else {})
+                answer["data"], buffer = self._older(verb, args)
                 buffers = [buffer]
             elif verb not in ASKS:
                 raise SgnbError(f"views may not ask {verb!r}")
             else:
-                answer["data"] = self.engine.ask(
-                    str(verb), dict(args) if isinstance(args, dict) else {}, ASK_SECONDS
-                )
+                answer["data"] = self.engine.ask(verb, args, ASK_SECONDS)
         except SgnbError as error:
             answer["error"] = " ".join(filter(None, (error.message, error.hint)))
+        except (
+            Exception
+        ) as error:  # a full disk, arguments of another shape: who asked is told, whatever it was
+            logger.debug("a view's question %s", verb, exc_info=True)
+            answer["error"] = words.visible(f"{verb} failed: {error}")
         page = self._subscribers.get(str(message.get("page", "")))
         if page is not None:
             page.put(answer, buffers)
@@ -304,7 +318,7 @@ class EngineFeed:
 class Subscriber:
     """One page: what waits for it, what it has not acknowledged. A source of the publisher."""
 
-    def __init__(self, feed: EngineFeed, page: str, send: Send) -> None:
+    def __init__(self, feed: EngineFeed, page: str, send: Send, first: int = 0) -> None:
         self.due: float | None = None
         self._feed = feed
         self._page = page
@@ -313,11 +327,15 @@ class Subscriber:
         self._first: deque[tuple[dict[str, Any], list[bytes]]] = deque()
         self._frames: list[bytes] = []
         self._bytes = 0
-        self._sent = 0
-        self._acked = 0
+        self._sent = self._acked = first
         self._heard = self._beat = time.monotonic()
         self._live = False
         self._overrun = False
+
+    @property
+    def number(self) -> int:
+        """Of the last message that was sent; the next is one more."""
+        return self._sent
 
     @property
     def waiting(self) -> int:

@@ -112,7 +112,7 @@ def test_F68_control_characters_of_any_field_are_shown_as_signs(field: str) -> N
 class StillEngine:
     """An engine whose frames come from the test."""
 
-    name, state, recorder = "main", "running", None
+    name, state, recorder, since = "main", "running", None, 1.0
 
     def __init__(self) -> None:
         self.frame: Callable[[Any, bytes], None] = lambda *_: None
