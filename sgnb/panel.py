@@ -57,7 +57,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sgnb import edit_about, knob_words, panel_edit
-from sgnb.controls import ALIVE, Controls
+from sgnb.controls import Controls
 from sgnb.errors import EngineError, SgnbError
 from sgnb.knobs import find_knob
 from sgnb.panel_state import EngineWatch, report_text
@@ -319,9 +319,9 @@ class PanelHub:
         return made
 
     def feed(self, key: str) -> EngineFeed | None:
-        """The current engine's feed, if it is the one that ``key`` names and is there."""
+        """The current engine's feed, if it is the one that ``key`` names; it may have ended, and its feed says when."""
         engine = self.controls.current()
-        if engine is None or engine.state not in ALIVE or store_key(engine.name, engine.pid) != key:
+        if engine is None or store_key(engine.name, engine.pid) != key:
             return None
         return feed_of(engine)
 
@@ -412,8 +412,7 @@ class PanelComm:
         if isinstance(data.get("k"), str):
             self._view(data)
         elif verb in ("check", "about"):
-            said = self._hub.check(data.get("source")) if verb == "check" else self._hub.about(data)
-            self.send({"kind": "answer", "id": data.get("id"), "data": said})
+            self.send({"kind": "answer", "id": data.get("id"), **self._help(verb, data)})
         elif verb == "show":
             self.show(data.get("what"))
             self._hub.look()
@@ -421,6 +420,14 @@ class PanelComm:
             get_publisher().wake(self)
         elif isinstance(verb, str) and verb not in ("ping", "ack"):
             self._hub.submit(verb, data, self)
+
+    def _help(self, verb: str, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The data of an answer to the editor, or why there are none."""
+        try:
+            return {"data": self._hub.check(data.get("source")) if verb == "check" else self._hub.about(data)}
+        except Exception as error:  # whatever stands in a cell: the page must not wait for an answer
+            logger.debug("panel question %s", verb, exc_info=True)
+            return {"error": words.visible(f"{verb} failed: {error}")}
 
     def _view(self, data: Mapping[str, Any]) -> None:
         """A message of a docked view: to the feed of the engine it shows, whose answers go back with the same key."""
@@ -432,6 +439,12 @@ class PanelComm:
                 if data["k"] == "ask":
                     words_ = "The engine of this view has ended."
                     self.send({"k": "answer", "key": key, "id": data.get("id"), "error": words_})
+                elif (
+                    data["k"] == "sub"
+                ):  # one of an earlier kernel, or before the present one: it will say nothing more
+                    self.send(
+                        {"k": "engine", "key": key, "page": page, "state": "stopped", "at": time.time()}
+                    )
                 return
             known = self._feeds[key] = (feed, set())
         feed, pages = known

@@ -114,7 +114,7 @@ def graph_of(source: str, names: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the docked graph shows for the cell the reader works in: of a ``%%sgl`` cell its own program, of another one the
     last program that it names; None for a cell without. Of a cell that ran as it stands: what its run recorded.
     """
-    if not _MAGIC.match(source):
+    if not is_cell(source):
         return _named_program(source, names)
     text, _ = split_magic(source)
     if (core := core_of(text)) is not None:

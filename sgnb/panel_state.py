@@ -39,7 +39,6 @@ class EngineWatch:
         self.requests = LiveRequests()
         self.knobs: dict[str, Any] = {}
         self._wake = wake
-        self._since: tuple[str, float] = ("", 0.0)
         self._log: tuple[float, list[str]] = (0.0, [])
         self._asked: Any = None
         """The figures as the engine told them when it was asked; those of events may be newer, or older."""
@@ -153,10 +152,6 @@ class EngineWatch:
     def _about(self, stats: Any) -> dict[str, Any]:
         engine = self.engine
         state = str(engine.state)
-        # Working or resting is a matter of moments: what lasts is that it is there.
-        lasting = "ready" if state in ("idle", "running", "stuck") else state
-        if self._since[0] != lasting:
-            self._since = (lasting, time.time())
         info = engine.info
         return {
             "name": engine.name,
@@ -170,7 +165,7 @@ class EngineWatch:
             "device": info.device if info else "",
             "attention": info.attention_backend if info else "",
             "slots": info.max_total_tokens if info else 0,
-            "since": self._since[1],
+            "since": engine.since,
             "owner": bool(engine.owner),
             "error": words.visible(str(engine.error)) if engine.error else "",
             "steps": [

@@ -161,6 +161,20 @@ def test_died_engine_is_shown_with_its_reason(kernel: Kernel) -> None:
     died = panel.until(lambda m: state_of(m) == "died")
     assert time.monotonic() - began <= 5.0
     assert died["engine"]["error"]
+    panel._send("comm_close", {"comm_id": panel.comm_id, "data": {}})
+    panel = Panel(kernel)
+    again = panel.until(lambda m: state_of(m) == "died")["engine"]
+    assert again["since"] == died["engine"]["since"], (
+        "a page that is loaded anew shows when it ended, not when it came"
+    )
+    for key, state in ((again["key"], "died"), ("another/main.1", "stopped")):
+        panel._send(
+            "comm_msg", {"comm_id": panel.comm_id, "data": {"k": "sub", "page": "p", "from": 3, "key": key}}
+        )
+        while (told := panel.next()).get("k") != "engine":
+            pass
+        assert (told["key"], told["page"], told["state"]) == (key, "p", state)
+        assert told["at"] == again["since"] or state == "stopped"
     panel.say("restart")
     panel.until(lambda m: state_of(m) == "idle")
     assert not alive(pid)
