@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import logging
 import os
 import threading
 import time
@@ -31,6 +32,7 @@ PLAIN_EVERY = 0.5
 """Seconds between two tables of a running view that a page cannot draw."""
 
 _numbers = itertools.count(1)
+logger = logging.getLogger("sgnb")
 
 
 class CellOutput(Protocol):
@@ -139,11 +141,16 @@ class WidgetOutput:
         """Publisher's thread: one of the messages that wait, or the table of a view that cannot be drawn."""
         if not self._steps:
             return self._publish_table()
-        self._steps.popleft()()
+        try:
+            self._steps.popleft()()
+        except Exception:  # those behind it still come: a widget that is closed, the table in its place
+            logger.debug("a message of a cell's output was not sent", exc_info=True)
         if self._steps or (self._plain and not self._ended):
             get_publisher().wake(self)
         else:
             get_publisher().remove(self)
+            if self._steps:  # they came meanwhile
+                get_publisher().add(self)
         return True
 
     def _publish_table(self) -> bool:

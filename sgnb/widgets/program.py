@@ -17,6 +17,7 @@ Kernel → page: ``{"k": "delta", …}``, ``{"k": "snapshot", …}`` (``widgets.
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import time
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sgnb.errors import SgnbError
 from sgnb.runtime.events import EventLog
+from sgnb.widgets import words
 from sgnb.widgets.fold import ProgramFold
 from sgnb.widgets.fold_messages import FoldMessages
 from sgnb.widgets.past import Moment, picture_at
@@ -55,6 +57,7 @@ MIME_WIDGET = "application/vnd.jupyter.widget-view+json"
 QUESTIONS = frozenset({"token", "fork", "open", "ends", "past"})
 
 _numbers = itertools.count(1)
+logger = logging.getLogger("sgnb")
 
 
 def output_metadata(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,9 +294,12 @@ class ProgramView:
                 reply["data"] = self._answer_to(content)
             except SgnbError as error:
                 reply["error"] = error.message
+            except Exception as error:  # who asked is told, and the notebook's cell is not
+                logger.debug("a question of a page", exc_info=True)
+                reply["error"] = words.visible(f"{content['k']} failed: {error}")
             widget = self._widget
             if widget is not None and not self._closed:
-                get_publisher().send_now(lambda: widget.send(reply))
+                get_publisher().send_in_turn(lambda: widget.send(reply))
 
         threading.Thread(target=work, name="sgnb question", daemon=True).start()
 
@@ -329,8 +335,9 @@ class ProgramView:
             if engine is not None and self._widget is not None:
                 feed_of(engine).take(content, self._widget.send)
         elif kind == "stop":
-            if self._widget is not None:
-                self._widget.send({"k": "stopping"})
+            widget = self._widget
+            if widget is not None:
+                get_publisher().send_now(lambda: widget.send({"k": "stopping"}))
             if self.on_stop is not None and not self.log.closed:
                 self.on_stop()
         elif kind == "hello":

@@ -90,7 +90,16 @@ class Publisher:
             now = (
                 time.monotonic()
             )  # bounded: many cells one after another must not silence the others for long
-            self._next = min(max(now, self._next) + INTERVAL, now + MAX_DEBT)
+            self._next = max(self._next, min(max(now, self._next) + INTERVAL, now + MAX_DEBT))
+        send()
+
+    def send_in_turn(self, send: Callable[[], None]) -> None:
+        """Send one message on the caller's thread, which waits until the budget has room for it (an answer to a page)."""
+        with self._changed:
+            now = time.monotonic()
+            at = max(now, self._next)
+            self._next = at + INTERVAL
+        time.sleep(at - now)
         send()
 
     def stop(self) -> None:

@@ -252,7 +252,7 @@ class EngineFeed:
         if page is not None:
             page.put(answer, buffers)
         else:
-            get_publisher().send_now(lambda: send(answer, buffers))
+            get_publisher().send_in_turn(lambda: send(answer, buffers))
 
     def _older(self, verb: str, args: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         if verb == "past":

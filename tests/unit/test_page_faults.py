@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import unicodedata
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -168,6 +169,8 @@ class Still:
     def send_now(self, send: Callable[[], None]) -> None:
         send()
 
+    send_in_turn = send_now
+
 
 def test_F70_a_program_view_whose_page_stops_reading_gets_little_and_then_the_newest(
     monkeypatch: pytest.MonkeyPatch,
@@ -257,6 +260,54 @@ def test_F75_where_the_script_does_not_load_the_table_streams(monkeypatch: pytes
     clock[0] += output.PLAIN_EVERY
     assert not shown.publish(), "nothing comes after the end"
     output.retire_all()
+
+
+def test_what_waits_of_a_cells_output_is_sent_though_one_message_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    added: list[object] = []
+
+    class Turning(Still):
+        def add(self, source: object) -> None:
+            added.append(source)
+
+        def remove(self, source: object) -> None:
+            if not added:  # the run ends on another thread just as its last table was sent
+                shown._later(lambda: sent.append("later"))
+            added.append("removed")
+
+    for module in (output, program):
+        monkeypatch.setattr(module, "get_publisher", Turning)
+    shown, sent = output.WidgetOutput(object(), background=True), []
+
+    def fails() -> None:
+        raise OSError("the socket is closed")
+
+    shown._steps.extend([fails, lambda: sent.append("next")])
+    assert shown.publish() and shown.publish() and sent == ["next"]
+    assert added == [shown, "removed", shown], "what came between is not left behind"
+    assert shown.publish() and sent == ["next", "later"]
+
+
+def test_a_question_of_a_page_that_fails_in_any_way_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "get_publisher", Still)
+    at_once = SimpleNamespace(Thread=lambda target, **_: SimpleNamespace(start=target), RLock=threading.RLock)
+    monkeypatch.setattr(program, "threading", at_once)
+
+    def answer(_content: object, _details: object) -> dict[str, Any]:
+        raise RuntimeError("\x1bno")
+
+    source: Any = SimpleNamespace(facts=dict, close=lambda: None, engine=lambda: None, answer=answer)
+    view = program.ProgramView(ev.EventLog(), source=source)
+    view.open()
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(view._widget, "send", lambda content, *_: sent.append(content))
+    view._on_message(view._widget, {"k": "token", "id": 7, "rid": "r", "place": 0}, [])
+    assert (
+        sent == [{"k": "told", "id": 7, "error": "token failed: '[U+001B]missing'"}]
+        or "x1b" in sent[0]["error"]
+    )
+    view.close()
 
 
 @pytest.mark.security

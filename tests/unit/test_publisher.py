@@ -64,6 +64,22 @@ def test_urgent_messages_count_in_the_budget() -> None:
     assert len(times) <= MESSAGES_PER_SECOND + 25
 
 
+def test_answers_wait_for_their_turn() -> None:
+    """However many questions pages ask at once, a second has no more messages than the budget allows."""
+    publisher, times = Publisher(), []
+    answer = lambda: times.append(time.monotonic())  # noqa: E731
+    threads = [threading.Thread(target=publisher.send_in_turn, args=(answer,)) for _ in range(45)]
+    for thread in threads:
+        thread.start()
+    publisher.send_now(answer)
+    for thread in threads:
+        thread.join(60)
+    assert len(times) == 46
+    times.sort()
+    for index, first in enumerate(times):
+        assert sum(1 for other in times[index:] if other - first < 1.0) <= MESSAGES_PER_SECOND + 2
+
+
 def test_due_sources_are_served_without_being_woken() -> None:
     publisher = Publisher()
     source = Source(publisher)
