@@ -161,6 +161,24 @@ test("one question about the past at a time; the newest moment wins, and live ne
   asked[2][1]("four");
   await settled();
   assert.deepEqual(shown, ["one", null, "four"]);
+  at(4);
+  assert.equal(asked.length, 3, "what is shown already is not asked again");
+});
+
+test("a program view that nobody sees asks nothing of an earlier moment until it is seen", () => {
+  const followed = [];
+  const store = { isLive: false, time: 3 };
+  const view = { store, live: {}, head: { drawPlayhead: () => {} }, past: { follow: () => followed.push(store.time) } };
+  for (const name of ["see", "_followPlayhead"]) view[name] = ProgramView.prototype[name];
+  view.see(false);
+  for (store.time of [4, 5, 6]) view._followPlayhead();
+  assert.deepEqual(followed, []);
+  view.see(true);
+  assert.deepEqual(followed, [6]);
+  view.see(false);
+  store.isLive = true;
+  view._followPlayhead();
+  assert.equal(followed.length, 2, "back to live costs no question");
 });
 
 test("what the grammar ruled out was the first choice only where it was likelier than all it allowed", () => {

@@ -110,7 +110,8 @@ function make(model) {
     place.scrollIntoView({ block: "nearest" });
   };
   const watcher = new IntersectionObserver(entries => {
-    visible = view.seen = entries[entries.length - 1].isIntersecting;
+    visible = entries[entries.length - 1].isIntersecting;
+    view.see(visible);
     if (visible) schedule();
   });
   watcher.observe(host);

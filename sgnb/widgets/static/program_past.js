@@ -31,6 +31,7 @@ export class Past {
     this.show = show;
     this.rids = rids;
     this.wanted = null; // the moment to show; null: live
+    this.shown = null; // the moment that is shown
     this.busy = false;
   }
 
@@ -38,23 +39,25 @@ export class Past {
   follow(store) {
     this.store = store;
     this.wanted = store.isLive ? null : store.time;
-    if (this.wanted === null) this.show(null);
-    else if (!this.busy) void this.next();
+    if (this.wanted === null) this.show((this.shown = null));
+    else if (!this.busy && this.wanted !== this.shown) void this.next();
   }
 
   async next() {
     this.busy = true;
-    let shown = null;
-    while (this.wanted !== null && this.wanted !== shown) {
-      shown = this.wanted;
+    let asked = null;
+    while (this.wanted !== null && this.wanted !== asked) {
+      asked = this.wanted;
       let snapshot = null;
       try {
-        snapshot = await this.ask(momentOf(this.store.history, this.rids(), shown));
+        snapshot = await this.ask(momentOf(this.store.history, this.rids(), asked));
       } catch {
         // the kernel does not answer: what is shown stays, and the head says of when it is
       }
       if (this.wanted === null) break;
-      if (snapshot) this.show(snapshot);
+      if (!snapshot) continue;
+      this.shown = asked;
+      this.show(snapshot);
     }
     this.busy = false;
   }

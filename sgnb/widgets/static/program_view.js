@@ -347,7 +347,13 @@ export class ProgramView {
 
   _followPlayhead() {
     this.head.drawPlayhead(this.store, this.isPast);
-    if (this.live) this.past.follow(this.store);
+    if (this.live && (this.seen !== false || this.store.isLive)) this.past.follow(this.store);
+  }
+
+  /** The reader sees this view or not: of an earlier moment the kernel is asked only while they do. */
+  see(seen) {
+    this.seen = seen;
+    if (seen && this.store) this._followPlayhead();
   }
 
   /** Outline the cost line of the request that is chosen in another view. */
