@@ -232,11 +232,12 @@ def flood(lab: LabPage, server: LabServer) -> None:
     open_branches(lab, 3)
     wait_aside(lab, 2)
     seconds = time.monotonic() - began
-    raw = traced.stop_tracing() if traced is not None else b""
-    lab.shot("bench-flood")
     took = Counter({name: now - used.get(name, 0.0) for name, now in cpu_times().items()})
     lab.page.locator('.sgnb-program[data-state="finished"]').wait_for()
-    messages, tasks = lab.page.evaluate("() => [window.sgnbMessages, window.sgnbTasks]")
+    lab.page.wait_for_timeout(500)  # what comes at the end of a run is in it
+    messages, tasks = lab.page.evaluate("() => [window.sgnbMessages.slice(), window.sgnbTasks.slice()]")
+    raw = traced.stop_tracing() if traced is not None else b""
+    lab.shot("bench-flood")  # which is itself a long task
     shown = lab.page.locator(".sgnb-opened:visible .sgnb-model").all_text_contents()
     saved = lab.page.evaluate(
         """() => window.jupyterapp.shell.currentWidget.content.model.cells.get(2).outputs.toJSON()
