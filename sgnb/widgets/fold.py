@@ -313,6 +313,7 @@ class ProgramFold:
         if not again and lines[0] in self._shown_errors:
             return
         self._shown_errors.add(lines[0])
+        self._line = max(self._line, line)  # what stands above it has run, also what leaves no row
         if row is None:
             row = self._add(Row(kind="error", line=line))
         row.state = "failed"
@@ -404,11 +405,16 @@ class ProgramFold:
         span = max(0.1, min(RATE_WINDOW, now - self._began))
         return round(self._recent_tokens / span)
 
+    def outer_arms(self) -> list[int]:
+        """The branches of the newest fork that is not inside of a branch itself."""
+        forks = (row for row in reversed(self.rows) if row.kind == "fork" and self.lanes[row.lane].fork < 0)
+        return next((row.arms for row in forks), [])
+
     def pending(self) -> list[dict[str, str]]:
         """Steps of the program that have not begun; none once the run has finished (others are ``not run``)."""
         if self.started is None or self.started.graph is None or self.status == "finished":
             return []
-        arms = next((row.arms for row in reversed(self.rows) if row.kind == "fork"), [])
+        arms = self.outer_arms()
         waits = tuple(self.lanes[arm].name for arm in arms if not self.lanes[arm].over())
         key = (self._line, waits, len(self._grammars))
         if self._pending[0] != key:

@@ -146,8 +146,8 @@ def facts(fold: ProgramFold) -> list[str]:
 
 
 def branch_words(fold: ProgramFold) -> str:
-    """``1 of 3 branches done``, of the newest fork; nothing where there was none or all are done."""
-    arms = next((row.arms for row in reversed(fold.rows) if row.kind == "fork"), [])
+    """``1 of 3 branches done``, of the newest outermost fork; nothing where there was none or all are done."""
+    arms = fold.outer_arms()
     return _done_words(fold, arms) if len(arms) > 1 else ""
 
 
@@ -159,7 +159,7 @@ def inner_words(fold: ProgramFold, lane: Lane) -> str:
 
 
 def _done_words(fold: ProgramFold, arms: list[int]) -> str:
-    done = sum(fold.lanes[arm].over() for arm in arms)
+    done = sum(fold.lanes[arm].over() and not inner_words(fold, fold.lanes[arm]) for arm in arms)
     if done == len(arms):
         return ""
     return f"{words.count(done)} of {words.count(len(arms))} branch{'' if len(arms) == 1 else 'es'} done"

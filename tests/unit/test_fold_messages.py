@@ -9,6 +9,7 @@ import pytest
 from program_logs import a_log, fold_of, forked, messages_of, snapshot_of
 
 from sgnb.lang.frontend.graph import parse_program
+from sgnb.lang.position import CELL_PREFIX
 from sgnb.runtime import events as ev
 from sgnb.widgets import fold_data
 from sgnb.widgets.fold import ProgramFold
@@ -230,6 +231,7 @@ def test_a_branch_goes_on_while_a_branch_inside_it_does() -> None:
     log = a_log(ended=False)
     log.append(ev.GenDone("r1", {"completion_tokens": 3, "finish_reason": {"type": "stop"}}))
     log.append(ev.StateOpened(2, "0", 1, 1))
+    log.append(ev.StateOpened(5, "1", 1, 1))
     log.append(ev.GenQueued(2, "r2", "plan", 3, 9))
     log.append(ev.GenDone("r2", {"completion_tokens": 1, "finish_reason": {"type": "stop"}}))
     for state, name in ((3, "0.0"), (4, "0.1")):
@@ -243,6 +245,7 @@ def test_a_branch_goes_on_while_a_branch_inside_it_does() -> None:
         return told["state"], told["words"]
 
     assert outer() == ("running", "0 of 2 branches done")
+    assert fold_data.facts(fold)[0] == "0 of 2 branches done", "the head counts the outer ones"
     page.snapshot()
     log.append(ev.GenDone("r3", {"completion_tokens": 1, "finish_reason": {"type": "stop"}}))
     fold.feed(log.since(fold.next_seq))
@@ -252,8 +255,9 @@ def test_a_branch_goes_on_while_a_branch_inside_it_does() -> None:
     log.append(ev.GenDone("r4", {"completion_tokens": 0, "finish_reason": {"type": "abort"}}))
     fold.feed(log.since(fold.next_seq))
     assert outer() == ("done", "done")
-    ended = [fold_data.lane_data(fold, lane) for lane in fold.lanes[3:]]
+    ended = [fold_data.lane_data(fold, lane) for lane in fold.lanes[4:]]
     assert [(one["state"], one["words"]) for one in ended] == [("stopped", "aborted")]
+    assert fold_data.facts(fold)[0] == "1 of 2 branches done"
 
 
 def test_a_running_gen_says_what_was_reused_of_its_prompt() -> None:
@@ -268,6 +272,19 @@ def test_a_running_gen_says_what_was_reused_of_its_prompt() -> None:
     log.append(ev.GenDone("r2", {"completion_tokens": 2, "prompt_tokens": 340, "cached_tokens": 100}))
     told = cost_data(fold := fold_of(log), fold.costs()[1])
     assert told["why"] == "Why not 340?"
+
+
+def test_what_stands_above_the_line_that_failed_has_run() -> None:
+    source = "s += gen('a')\ny = s['a']\nraise ValueError(y)\ns += gen('b')"
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[1]", "1", "m", parse_program(ast.parse(source), filename="cell", name="[1]")))
+    log.append(ev.StateOpened(1, ""))
+    log.append(ev.GenQueued(1, "r1", "a", 1, 9))
+    try:
+        exec(compile(source.replace("s += gen('a')", "s = {'a': 1}"), f"{CELL_PREFIX}1>", "exec"), {})
+    except ValueError as error:
+        log.append(ev.RunFinished("failed", 1.0, error))
+    assert [step["text"] for step in fold_of(log).pending()] == ["b"]
 
 
 def test_what_waited_when_the_run_was_stopped_was_not_run() -> None:
