@@ -167,13 +167,16 @@ function block(context, b, g, piece, y) {
   hatched(context, b, x0, y + 4, wide, LANE - 8);
   const words = String(piece.tokens);
   const size = widthOf(context, `11px ${b.ui}`, words);
-  if (size + 8 > wide) return;
+  const from = Math.max(x0, g.left);
+  const seen = Math.min(x0 + wide, g.left + g.width) - from;
+  if (size + 8 > seen) return;
+  const centre = from + seen / 2;
   context.fillStyle = b.ground;
-  context.fillRect(x0 + wide / 2 - size / 2 - 2, y + 5, size + 4, LANE - 10);
+  context.fillRect(centre - size / 2 - 2, y + 5, size + 4, LANE - 10);
   context.fillStyle = b.text;
   context.textAlign = "center";
   context.textBaseline = "middle";
-  context.fillText(words, x0 + wide / 2, y + LANE / 2 + 0.5);
+  context.fillText(words, centre, y + LANE / 2 + 0.5);
 }
 
 function eachDecode(context, b, g, index, piece, y) {
