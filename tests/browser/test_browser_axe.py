@@ -73,7 +73,7 @@ def test_views_have_no_accessibility_faults(browser: Browser, kind: str) -> None
     page.wait_for_function("() => document.querySelector('.sgnb-view').dataset.width === 'narrow'")
     page.locator(".sgnb-view").evaluate("view => view.focus()")
     page.keyboard.press("?")
-    page.locator("dialog.sgnb-help[open]").wait_for()
+    page.locator("dialog.sgnb-help:popover-open").wait_for()
     found["table, narrow, keys"] = faults_in_themes(page, ".sgnb-view")
     assert not {where: faults for where, faults in found.items() if faults}, json.dumps(found, indent=1)
     assert page.errors == []  # type: ignore[attr-defined]

@@ -193,8 +193,21 @@ def test_map_answers_by_mouse_and_key(browser: Browser) -> None:
     page.wait_for_function("() => !store.isLive")
     page.keyboard.press("l")
     page.wait_for_function("() => store.isLive")
+    page.set_viewport_size({"width": 900, "height": 420})
+    page.locator(".sgnb-view").evaluate(
+        "view => view.closest('body').append(Object.assign(document.createElement('div'), {style: 'height: 2000px'}))"
+    )
+    page.mouse.wheel(0, 180)
+    page.wait_for_function("() => scrollY > 0")
     page.keyboard.press("?")
-    page.locator("dialog.sgnb-help[open]").wait_for()
+    keys = page.locator("dialog.sgnb-help:popover-open")
+    keys.wait_for()
+    box = keys.bounding_box()
+    assert box and box["y"] >= 0 and box["y"] + box["height"] <= 420, (
+        "it is seen whole, however far one has scrolled"
+    )
+    page.keyboard.press("Escape")
+    keys.wait_for(state="hidden")
     assert data_of(page)["state"] == "ok"
     page.evaluate("() => window.unmount()")
     assert page.evaluate("() => window.said.at(-1).k") == "unsub"

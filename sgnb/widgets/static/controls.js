@@ -1,7 +1,7 @@
 // Controls that all engine views share: switches, the playhead bar, empty states, the live region, the help dialog.
 
 import { before, clockTime, count } from "./format.js";
-import { button, el, fill, on, setText } from "./dom.js";
+import { button, el, fill, on, seenPart, setText } from "./dom.js";
 
 /** A segmented switch (radiogroup), or a select where it is narrow. `options` are [value, label]; `onchange(value)`. */
 export function segmented(label, options, value, onchange) {
@@ -182,10 +182,16 @@ export const KEYS = [
   ["?", "This list"],
 ];
 
-/** The dialog behind `?`: non-modal, closes on Escape, gives focus back. `keys`: pairs of keys and words. */
+/** The dialog behind `?`: non-modal, closes on Escape, gives focus back. `keys`: pairs of keys and words.
+ *  It lies above the page: neither a short cell's output nor a scrolled pane cuts it. */
 export function helpDialog(host, keys) {
-  const dialog = el("dialog", "sgnb-help", { "aria-label": "Keys" });
-  const close = button("Close", () => dialog.close());
+  const dialog = el("dialog", "sgnb-help", { popover: "manual", "aria-label": "Keys" });
+  const shut = () => {
+    if (!dialog.matches(":popover-open")) return;
+    dialog.hidePopover();
+    before_?.focus?.();
+  };
+  const close = button("Close", shut);
   fill(
     dialog,
     el("h2", "", {}, "Keys"),
@@ -193,16 +199,23 @@ export function helpDialog(host, keys) {
     close
   );
   let before_ = null;
-  on(dialog, "close", () => before_?.focus?.());
   on(dialog, "keydown", event => {
     event.stopPropagation();
-    if (event.key === "Escape") dialog.close();
+    if (event.key === "Escape") shut();
+  });
+  on(dialog, "focusout", event => {
+    if (!dialog.contains(event.relatedTarget) && dialog.matches(":popover-open")) dialog.hidePopover();
   });
   host.append(dialog);
   return () => {
     before_ = document.activeElement;
-    if (!dialog.open) dialog.show();
-    close.focus();
+    if (!dialog.matches(":popover-open")) dialog.showPopover();
+    const box = host.getBoundingClientRect();
+    const seen = seenPart(host);
+    const within = (at, size, most) => Math.max(4, Math.min(at, most - size - 4));
+    dialog.style.left = `${within(box.left + (box.width - dialog.offsetWidth) / 2, dialog.offsetWidth, window.innerWidth)}px`;
+    dialog.style.top = `${within(box.top + seen.top + 40, dialog.offsetHeight, window.innerHeight)}px`;
+    close.focus({ preventScroll: true });
   };
 }
 
@@ -225,7 +238,9 @@ export function tooltip(host) {
       const width = element.offsetWidth;
       const height = element.offsetHeight;
       element.style.left = `${Math.max(2, Math.min(x + 12, box.width - width - 4))}px`;
-      element.style.top = `${y + 16 + height > box.height ? Math.max(2, y - height - 8) : y + 16}px`;
+      const seen = seenPart(host);
+      const top = y + 16 + height > seen.bottom ? Math.max(seen.top + 2, y - height - 8) : y + 16;
+      element.style.top = `${host.scrollTop + top}px`;
     };
     if (element.hidden) timer = setTimeout(put, 80);
     else put();

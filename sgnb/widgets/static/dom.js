@@ -86,3 +86,17 @@ export function sharpCanvas(className, label) {
   };
   return { canvas, size };
 }
+
+/** From where to where an element is seen, in px below its own upper edge: the window and what scrolls cut it. */
+export function seenPart(node) {
+  const box = node.getBoundingClientRect();
+  let top = Math.max(box.top, 0);
+  let bottom = Math.min(box.bottom, window.innerHeight);
+  for (let around = node.parentElement; around; around = around.parentElement) {
+    if (getComputedStyle(around).overflowY === "visible") continue;
+    const edge = around.getBoundingClientRect();
+    top = Math.max(top, edge.top);
+    bottom = Math.min(bottom, edge.bottom);
+  }
+  return { top: top - box.top, bottom: Math.max(top, bottom) - box.top };
+}
