@@ -7,6 +7,7 @@ import {
   errorParts, grammarWords,
   applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, marksAtEnd, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
+import { Inspector } from "../../sgnb/widgets/static/program_inspector.js";
 import { Lanes } from "../../sgnb/widgets/static/program_lanes.js";
 import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
 import { ProgramView } from "../../sgnb/widgets/static/program_view.js";
@@ -228,4 +229,20 @@ test("what an error points at is marked in its line of source, and the carets go
     ["Line 4, column 9: Gone.", false], ["\n", false], ["    b += ", false], ["gen('story')", true], ["\n", false], ["Start again: %sgl restart", false],
   ]);
   assert.deepEqual(errorParts(["A pattern:", "^^"]), [["A pattern:", false], ["\n", false], ["^^", false]]);
+});
+
+test("an inspector that goes with its view asks for the engine's events no more", () => {
+  const seen = new Set();
+  const told = new Set();
+  const store = { visible: (view, is) => (is ? seen.add(view) : seen.delete(view)) };
+  const inspector = Object.create(Inspector.prototype);
+  Object.assign(inspector, { view: { store }, open: true, at: { text: { views: [] }, index: 0 }, dialog: {}, marks: { replaceChildren: () => {} } });
+  store.visible(inspector, true);
+  globalThis.document = { removeEventListener: name => told.add(name) };
+  try {
+    inspector.destroy();
+  } finally {
+    delete globalThis.document;
+  }
+  assert.deepEqual([seen.size, inspector.open, [...told]], [0, false, ["pointerdown", "scroll"]]);
 });

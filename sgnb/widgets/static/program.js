@@ -136,6 +136,7 @@ function make(model) {
       model.off("msg:custom", onMessage);
       detach?.();
       view.dispose();
+      for (const close of opened.querySelectorAll(":scope > * > button")) close.click();
       host.remove();
       opened.remove();
     },

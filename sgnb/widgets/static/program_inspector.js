@@ -262,6 +262,7 @@ export class Inspector {
   }
 
   destroy() {
+    this.close(false); // or the engine's events are asked for as long as the page is there
     document.removeEventListener("pointerdown", this.outside, true);
     document.removeEventListener("scroll", this.scrolled, true);
   }
