@@ -3,6 +3,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { GraphView } from "../../sgnb/widgets/static/graph.js";
 import { diffLines, diffNodes, foldArms, HEIGHT, layoutGraph, merged, nodeOf, progressOf, ROW } from "../../sgnb/widgets/static/graph_data.js";
 
 const node = (key, op, lanes, more = {}) => nodeOf([key, op, more.name ?? "", more.text ?? "", more.line ?? 1, lanes, more.rids ?? [], more.arms ?? [], 0]);
@@ -98,4 +99,16 @@ test("a node is as far as its requests", () => {
   assert.deepEqual(progressOf(group, { r1: ["done", 9, 10], r2: ["queued", 0, 10] }), { state: "running", tokens: 9, limit: 20 });
   assert.equal(progressOf(group, { r1: ["done", 9, 10], r2: ["done", 4, 10] }).state, "done");
   assert.equal(progressOf(group, { r1: ["failed", 9, 10], r2: ["done", 4, 10] }).state, "failed");
+});
+
+test("of another program no node is chosen, and no line of it shown; of the same one that goes on they stay", () => {
+  const view = Object.create(GraphView.prototype, Object.getOwnPropertyDescriptors({ options: {}, chosen: "", lineNode: {} }));
+  const show = data => ((view.options.data = data), view._forget());
+  const source = { 1: "s += gen('x')" };
+  show({ name: "a", source, progress: {} });
+  Object.assign(view, { chosen: "n1", lineNode: { hidden: false } });
+  show({ name: "a", source: { ...source }, progress: { r1: ["running", 1, 9] } });
+  assert.deepEqual([view.chosen, view.lineNode.hidden], ["n1", false]);
+  show({ name: "b", source });
+  assert.deepEqual([view.chosen, view.lineNode.hidden], ["", true]);
 });

@@ -5,10 +5,13 @@ import { readFileSync } from "node:fs";
 import test from "node:test";
 
 import { equalAgain, reasonOf } from "../../sgnb/widgets/static/causes.js";
+import { refocus } from "../../sgnb/widgets/static/dom.js";
 import { EngineState } from "../../sgnb/widgets/static/fold.js";
 import { before, count, cutAt, memory, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
-import { cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED } from "../../sgnb/widgets/static/kv_data.js";
+import { cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED, slotTo } from "../../sgnb/widgets/static/kv_data.js";
 import { KVMapView } from "../../sgnb/widgets/static/kv.js";
+import { History } from "../../sgnb/widgets/static/history.js";
+import { NodeTexts } from "../../sgnb/widgets/static/node_texts.js";
 import { RunningTexts } from "../../sgnb/widgets/static/running_texts.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { TreeView } from "../../sgnb/widgets/static/tree.js";
@@ -365,4 +368,76 @@ test("the text of a request is that of its path and of what it has beyond it", (
   assert.equal(view.copy(), `${path.map(id => `<${id}>`).join("")}[${rid},${store.shown.shared(rid)},${prefill + decode}]`);
   store.select({ kind: "node", id: path[0] });
   assert.equal(view.copy(), `<${path[0]}>`);
+});
+
+test("keys move by cells, rows and pages, also where a cell is some slots", () => {
+  const layout = { cols: 100, pitch: 2, height: 40, group: 1 };
+  const to = (key, here, { shiftKey = false, group = 1, slots = 9000 } = {}) => slotTo(here, { key, shiftKey }, { ...layout, group }, slots);
+  assert.deepEqual(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "PageUp", "PageDown", "Home", "End"].map(key => to(key, 4000)), [3999, 4001, 3900, 4100, 2000, 6000, 0, 8999]);
+  assert.equal(to("ArrowRight", 4000, { shiftKey: true }), 4100);
+  assert.deepEqual([to("ArrowLeft", 0), to("Home", 0), to("End", 8999), to("a", 4000)], [0, 0, 8999, undefined]);
+  const large = { group: 4, slots: 4_000_000 };
+  assert.deepEqual(["ArrowRight", "ArrowDown", "PageDown", "End"].map(key => to(key, 4000, large)), [4004, 4400, 12000, 3_999_999], "the next cell, not a slot of the same one");
+});
+
+test("an engine that does not answer is not asked for the same texts again meanwhile", async () => {
+  const asked = [];
+  let refuse;
+  const store = { engineState: "running", ask: verb => (asked.push(verb), new Promise((_, reject) => (refuse = reject))) };
+  const { now } = performance;
+  let time = 0;
+  performance.now = () => time;
+  try {
+    const nodes = new NodeTexts(store, () => {});
+    const running = new RunningTexts(store, () => {});
+    for (time of [0, 1000, 2000, 3000]) nodes.want([{ id: 1, start: 0, length: 4 }]);
+    assert.deepEqual(asked, ["nodes"]);
+    refuse(new Error("no answer"));
+    await new Promise(setImmediate);
+    nodes.want([{ id: 1, start: 0, length: 4 }]);
+    assert.equal(asked.length, 2);
+    for (time of [4000, 5000, 6000]) running.of("r", 0, time);
+    assert.deepEqual(asked.slice(2), ["running"]);
+    refuse(new Error("no answer"));
+    await new Promise(setImmediate);
+    running.of("r", 0, 7);
+    assert.equal(asked.length, 4);
+  } finally {
+    performance.now = now;
+  }
+});
+
+test("of a snapshot with many requests two hundred prompts are kept, the newest", () => {
+  const history = new History();
+  const requests = Array.from({ length: 300 }, (_, i) => ({ rid: `r${i}`, client: 1, label: {}, state: "running", prompt_tokens: 9, cached_tokens: 0, completion_tokens: 0, time_queued: i, time_admitted: i, match: { matched: 0 } }));
+  history.fromSnapshot({ settings: {}, requests });
+  assert.deepEqual([history.prompts.length, history.prompts[0].rid, history.prompts.at(-1).rid], [200, "r100", "r299"]);
+});
+
+test("in the form of a tree what is selected is looked for where it is drawn", () => {
+  const store = stateOf(cast());
+  const view = Object.create(TreeView.prototype, Object.getOwnPropertyDescriptors({ store, blocks: [], _rowHeight: 19 }));
+  const layout = view._laidOut(store.shown);
+  assert.deepEqual(view.blocks.map(block => [block.id, block.row]), layout.boxes.map(box => [box.id, box.row]));
+  assert.ok(view.blocks.length && view.blocks.every(block => block.kind === "node" && block.depth >= 1 && store.shown.nodes.has(block.id)));
+  assert.ok(view._rowHeight > 19);
+});
+
+test("a picture that is made anew keeps the focus at its place", () => {
+  const focused = [];
+  const stop = name => ({ focus: () => focused.push(name) });
+  let list = [stop("a"), stop("b")];
+  globalThis.document = { activeElement: list[1] };
+  try {
+    const node = { contains: other => list.includes(other), querySelectorAll: () => list };
+    refocus(node, () => (list = [stop("a2"), stop("b2")]));
+    assert.deepEqual(focused, ["b2"]);
+    refocus(node, () => (list = [stop("a3")]));
+    assert.deepEqual(focused, ["b2"], "the focus was elsewhere");
+    document.activeElement = list[0];
+    refocus(node, () => (list = []));
+    assert.deepEqual(focused, ["b2"]);
+  } finally {
+    delete globalThis.document;
+  }
 });

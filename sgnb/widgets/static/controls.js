@@ -168,6 +168,12 @@ export function liveRegion() {
   return { element, say, close: () => clearTimeout(timer) };
 }
 
+/** Put a text on the clipboard; the live region says whether that went well. */
+export function copyText(text, region) {
+  const refused = () => region.say("The browser refused to copy.");
+  return navigator.clipboard ? navigator.clipboard.writeText(text).then(() => region.say("Copied."), refused) : refused(); // none without https
+}
+
 /** The keys of the engine's views. */
 export const KEYS = [
   [", .", "Step back, forward"],

@@ -36,6 +36,22 @@ export function fill(node, ...children) {
   node.replaceChildren(...children.flat().filter(child => child !== null && child !== undefined && child !== false));
 }
 
+/** Change what a node holds: the focus stays at its place in it. */
+export function refocus(node, change) {
+  const stops = () => [...node.querySelectorAll("[tabindex], button")];
+  const at = node.contains(document.activeElement) ? stops().indexOf(document.activeElement) : -1;
+  change();
+  if (at >= 0) stops()[at]?.focus({ preventScroll: true });
+}
+
+/** Replace children only when what they say differs, `extra` included: scroll stays, and so does the focus. */
+export function refill(node, children, extra = "") {
+  const key = `${extra}\n${children.map(child => child?.textContent ?? "").join("\n")}`;
+  if (node.sgnbKey === key && node.childElementCount) return;
+  node.sgnbKey = key;
+  refocus(node, () => fill(node, children));
+}
+
 /** A table: `columns` are {name, number, code}, `rows` arrays of text or elements. `onrow(index)` makes rows choosable. */
 export function table(columns, rows, { caption = "", onrow = null, selected = -1, className = "" } = {}) {
   const head = el("tr", "", {}, columns.map(c => (c.name ? el("th", c.number ? "sgnb-num" : "", { scope: "col" }, c.name) : el("td")))); // an empty head names nothing

@@ -3,7 +3,7 @@
 // Nodes are elements in source order: the picture is its own list for readers without sight.
 
 import { segmented } from "./controls.js";
-import { button, el, fill, on, setText } from "./dom.js";
+import { button, el, fill, on, refocus, setText } from "./dom.js";
 import { count, seconds } from "./format.js";
 import { diffLines, diffNodes, layoutGraph, HEIGHT, merged, nodeOf, progressOf } from "./graph_data.js";
 import { View } from "./view.js";
@@ -133,6 +133,7 @@ export class GraphView extends View {
       const first = this.passes.findIndex((pass, index) => index > 0 && index < this.passes.length - 1 && pass.changed);
       this.pass = first > 0 ? first : 0;
     }
+    this._forget();
     this._drawList();
     const after = this._stage(this.pass);
     const before = Math.max(0, this.pass === this.passes.length - 1 ? after : after - 1);
@@ -144,16 +145,26 @@ export class GraphView extends View {
     this.show.show(mode);
     this.host.dataset.mode = mode;
     const room = this.stageNode.clientWidth || this.width - 206;
-    if (mode === "code") fill(this.stageNode, this._code(before, after));
-    else if (mode === "one") fill(this.stageNode, this._stagePanel("Graph", merged(nodes.before, nodes.after), room, marks, "one", nodes));
-    else {
-      fill(
-        this.stageNode,
-        this._stagePanel("Before", nodes.before, room / 2, marks, "before", nodes),
-        this._stagePanel("After", nodes.after, room / 2, marks, "after", nodes)
-      );
-    }
+    const panels =
+      mode === "code"
+        ? [this._code(before, after)]
+        : mode === "one"
+          ? [this._stagePanel("Graph", merged(nodes.before, nodes.after), room, marks, "one", nodes)]
+          : [this._stagePanel("Before", nodes.before, room / 2, marks, "before", nodes), this._stagePanel("After", nodes.after, room / 2, marks, "after", nodes)];
+    refocus(this.stageNode, () => fill(this.stageNode, panels)); // it is made anew with each tick of a run
     this._drawFoot(before, after);
+  }
+
+  /** Of another program nothing is chosen yet. */
+  _forget() {
+    if (this._known === this.data) return;
+    this._known = this.data;
+    const { name, cell, source } = this.data;
+    const key = JSON.stringify([name, cell, source]);
+    if (key === this._program) return;
+    this._program = key;
+    this.chosen = "";
+    this.lineNode.hidden = true;
   }
 
   _drawList() {

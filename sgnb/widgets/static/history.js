@@ -140,6 +140,7 @@ export class History {
         this.prompts.push(record);
       }
     }
+    this.prompts.splice(0, this.prompts.length - 200);
   }
 }
 

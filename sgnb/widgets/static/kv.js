@@ -5,7 +5,7 @@ import { segmented } from "./controls.js";
 import { el, fill, on, sharpCanvas } from "./dom.js";
 import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
 import { count, memory, share } from "./format.js";
-import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED } from "./kv_data.js";
+import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED, slotTo } from "./kv_data.js";
 import { GUTTER, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
 import { KVSide } from "./kv_side.js";
 import { NodeTexts } from "./node_texts.js";
@@ -59,7 +59,7 @@ export class KVMapView extends View {
     on(canvas, "pointermove", event => {
       const slot = this._slotAt(event);
       if (from >= 0 && slot >= 0) {
-        this.range = from === slot ? null : [Math.min(from, slot), Math.max(from, slot)];
+        this.range = from === slot ? null : [Math.min(from, slot), Math.min(Math.max(from, slot) + this._layout.group, this.store.shown.slots) - 1];
         this.changed();
       }
       this._under = slot;
@@ -81,6 +81,7 @@ export class KVMapView extends View {
       if (from >= 0 && slot === from) this._choose(slot);
       from = -1;
     });
+    on(canvas, "pointercancel", () => (from = -1));
     on(canvas, "wheel", event => {
       if (document.activeElement !== canvas) return; // the page scrolls until the map was chosen
       event.preventDefault();
@@ -123,7 +124,7 @@ export class KVMapView extends View {
     const wanted = text.trim();
     if (!wanted) return this.store.select(null);
     const number = Number(wanted.replace(/\s/g, ""));
-    if (Number.isInteger(number) && number < this.store.shown.slots && !wanted.includes(".")) {
+    if (Number.isInteger(number) && number >= 0 && number < this.store.shown.slots && !wanted.includes(".")) {
       this._choose(number);
       this._reveal(number);
       return undefined;
@@ -138,14 +139,10 @@ export class KVMapView extends View {
 
   key(event) {
     if (document.activeElement !== this._map.canvas) return false;
-    const { cols, rows } = this._layout;
-    const page = Math.max(1, Math.floor(this._layout.height / this._layout.pitch)) * cols;
     const here = this.cursor ?? 0;
-    const moves = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -cols, ArrowDown: cols, PageUp: -page, PageDown: page, Home: -here, End: cols * rows };
-    let move = moves[event.key];
-    if (event.shiftKey && (event.key === "ArrowLeft" || event.key === "ArrowRight")) move *= cols;
-    if (move) {
-      this.cursor = Math.max(0, Math.min(this.store.shown.slots - 1, here + move));
+    const next = slotTo(here, event, this._layout, this.store.shown.slots);
+    if (next !== undefined) {
+      this.cursor = next;
       this._reveal(this.cursor);
       this.region.say(this.words(this.cursor).join(", "));
       this.changed();

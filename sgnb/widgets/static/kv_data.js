@@ -30,6 +30,15 @@ export function layoutMap(slots, pageSize, width, zoom = 0, maxHeight = MAX_HEIG
   return { group, cols, rows, pitch, width: Math.min(width, cols * pitch), height: Math.max(40, Math.min(maxHeight, rows * pitch)) };
 }
 
+/** The slot that a key leads to from `here`: the next cell, row or page, an end of the map; undefined: another key. */
+export function slotTo(here, { key, shiftKey }, { cols, pitch, height, group }, slots) {
+  const row = cols * group;
+  const page = Math.max(1, Math.floor(height / pitch)) * row;
+  const side = shiftKey ? row : group;
+  const by = { ArrowLeft: -side, ArrowRight: side, ArrowUp: -row, ArrowDown: row, PageUp: -page, PageDown: page, Home: -here, End: slots }[key];
+  return by === undefined ? by : Math.max(0, Math.min(slots - 1, here + by));
+}
+
 /** Codes by owner: `cached` for slots of the tree, `flight` for a request's (0: by its kind). */
 export function codesOf(state, store, mode, range = null) {
   const size = state.ownerNames.length;

@@ -1,7 +1,7 @@
 // The numbers of the KV map: states, the sum that must hold, runs, what changed, holders, the table of runs. Gets the view
 // (kv.js); draws nothing.
 
-import { button, el, fill, setText, table } from "./dom.js";
+import { button, el, fill, refocus, setText, table } from "./dom.js";
 import { CACHED, DECODE, FREE, PREFILL, SCORE, nameIn } from "./fold.js";
 import { count, oneLine, plural, share } from "./format.js";
 import { cellWord, changesOf, holdersOf, reportOf, scanRuns } from "./kv_data.js";
@@ -133,7 +133,8 @@ export class KVSide {
       holder.sid ? button("Release", event => this._release(event, holder)) : "",
     ]);
     const selected = list.findIndex(holder => this.store.selection?.kind === "request" && holder.rid === this.store.selection.id);
-    return fill(this.holders, table(columns, rows, { selected, onrow: index => list[index].rid && this.store.select({ kind: "request", id: list[index].rid }) }));
+    const shown = table(columns, rows, { selected, onrow: index => list[index].rid && this.store.select({ kind: "request", id: list[index].rid }) });
+    return refocus(this.holders, () => fill(this.holders, shown));
   }
 
   _release(event, holder) {

@@ -27,7 +27,7 @@ export class NodeTexts {
   /** Ask for those of `nodes` that are not known, now or a little later. */
   want(nodes) {
     const missing = this._missing(nodes);
-    if (!missing.length || this._later) return;
+    if (!missing.length || this._later || this._asking) return;
     const wait = this._askedAt + ASK_EVERY - performance.now();
     if (wait > 0) {
       this._later = setTimeout(() => {
@@ -36,7 +36,8 @@ export class NodeTexts {
       }, wait);
       return;
     }
-    this._ask(missing.slice(0, ASK_NODES)).catch(() => {});
+    this._asking = true; // an engine that does not answer is not asked again meanwhile
+    this._ask(missing.slice(0, ASK_NODES)).catch(() => {}).finally(() => (this._asking = false));
   }
 
   /** Ask for all of `nodes`, one question after another, until `done()` says it is enough; `told(left)` after each. */

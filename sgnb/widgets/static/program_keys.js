@@ -1,7 +1,7 @@
 // The keys of a program view that all views have: the playhead, what is selected, the list of keys. Those of its tokens are
 // the inspector's. Used by program_view.js.
 
-import { helpDialog } from "./controls.js";
+import { copyText, helpDialog } from "./controls.js";
 
 const KEYS = [
   [", .", "Step back, forward"],
@@ -20,7 +20,7 @@ export function programKey(view, event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return false;
   const copy = () => {
     const text = event.target.closest(".sgnb-row")?.querySelector(".sgnb-text")?.textContent;
-    return text ? navigator.clipboard?.writeText(text).then(() => view.region.say("Copied."), () => view.region.say("The browser refused to copy.")) : false;
+    return text ? copyText(text, view.region) : false;
   };
   const acts = {
     ",": () => store?.stepBy(-1),

@@ -21,13 +21,14 @@ export class RunningTexts {
     const { engineState, replaying } = this.store;
     const now = performance.now();
     const reachable = ["idle", "running"].includes(engineState) || replaying;
-    if (reachable && count && known.count !== count && now - known.askedAt >= ASK_EVERY) {
+    if (reachable && count && known.count !== count && !known.asking && now - known.askedAt >= ASK_EVERY) {
       known.askedAt = now;
+      known.asking = true;
       const put = ({ texts }) => {
         Object.assign(known, { count, text: texts?.[rid] ?? known.text ?? null });
         this._changed();
       };
-      this.store.ask("running", { spans: [[rid, start, count]] }).then(put, () => {});
+      this.store.ask("running", { spans: [[rid, start, count]] }).then(put, () => {}).finally(() => (known.asking = false));
       if (this._known.size > KEPT) this._known.delete(this._known.keys().next().value);
     }
     return known.text;

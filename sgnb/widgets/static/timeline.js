@@ -5,7 +5,7 @@
 // timeline_overview.js; pointer and keys: timeline_input.js; words of the column: timeline_side.js.
 
 import { segmented } from "./controls.js";
-import { button, el, fill, sharpCanvas } from "./dom.js";
+import { button, el, fill, refill, sharpCanvas } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { before, count, plural, seconds } from "./format.js";
 import { actsBar } from "./timeline_acts.js";
@@ -14,7 +14,7 @@ import { listen, pressed } from "./timeline_input.js";
 import { drawLanes, LANE } from "./timeline_lanes.js";
 import { drawOverview, OVERVIEW } from "./timeline_overview.js";
 import { brushes } from "./timeline_paint.js";
-import { refill, requestNodes, stepNodes, twinNodes, windowNodes } from "./timeline_side.js";
+import { requestNodes, stepNodes, twinNodes, windowNodes } from "./timeline_side.js";
 import { drawSteps, ROWS } from "./timeline_steps.js";
 import { endWord, stepWords } from "./timeline_words.js";
 import { View } from "./view.js";
@@ -220,7 +220,7 @@ export class TimelineView extends View {
     const { store } = this;
     const selection = store.selection;
     const chosen = selection?.kind === "step" || !store.isLive ? this.chosenStep : null;
-    const knobs = store.history.knobs.filter(knob => knob.time >= from && knob.time <= to).map(knob => knob);
+    const knobs = store.history.knobs.filter(knob => knob.time >= from && knob.time <= to);
     const shared = { index: this.index, knobs, playhead: store.time, live: store.isLive };
     const say = (time, step) => {
       const digits = Math.max(2, Math.min(4, -Math.floor(Math.log10(step) + 1e-9)));

@@ -1,7 +1,7 @@
 // The right column of the batch timeline: a request, a step with its decisions, figures of the window; and the tables that
 // are the twin of the canvases. Builds elements from plain records; asks nothing.
 
-import { el, fill, on, table } from "./dom.js";
+import { el, on, table } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, plural, seconds, share } from "./format.js";
 import { lanesIn, waitsOf, windowFigures } from "./timeline_data.js";
@@ -176,15 +176,4 @@ function rowOf(step, index, history) {
     seconds(step.sampled - step.computed, true),
     decisionsOf(step.event, history, { before: index.byNumber(step.step - 1)?.time ?? step.time - 1 }).map(plain).join(" "),
   ];
-}
-
-/** Replace children only when what they say differs, `extra` included: scroll stays, and so does the focused row. */
-export function refill(node, children, extra = "") {
-  const key = `${extra}\n${children.map(child => child?.textContent ?? "").join("\n")}`;
-  if (node.sgnbKey === key && node.childElementCount) return;
-  node.sgnbKey = key;
-  const rows = () => [...node.querySelectorAll("[tabindex]")];
-  const focused = node.contains(document.activeElement) ? rows().indexOf(document.activeElement) : -1;
-  fill(node, children);
-  if (focused >= 0) rows()[focused]?.focus({ preventScroll: true });
 }

@@ -177,7 +177,10 @@ export class TreeView extends View {
 
   key(event) {
     const { target, key } = event;
-    if (key === "Escape") this.hits = null;
+    if (key === "Escape" && this.hits) {
+      this.hits = null;
+      this.changed();
+    }
     if (![this._map.canvas, this.panel.twin, this.host].includes(target)) return false;
     const state = this.store.shown;
     const here = state.nodes.get(this.selectedNode);
@@ -301,8 +304,16 @@ export class TreeView extends View {
     return { context, inner, height, top: this.room.top };
   }
 
-  _drawLinks(state, more, width, wanted) {
+  /** Boxes of the node-link form: blocks as those of the icicle are. */
+  _laidOut(state) {
     const layout = layoutLinks(state, this.selectedNode ? state.path(this.selectedNode)[0] : 0);
+    this._rowHeight = LINK_ROW;
+    this.blocks = layout.boxes.map(box => ({ ...box, kind: "node", depth: box.depth + 1 }));
+    return layout;
+  }
+
+  _drawLinks(state, more, width, wanted) {
+    const layout = this._laidOut(state);
     const { context, inner, height, top } = this._sized(Math.max(3, layout.rows) * LINK_ROW + 20, width);
     this._places = drawLinks(paintOf(context, this.colours, this.store.time, { ...more, counted: true }), layout, inner, height, top);
     wanted.push(...this._places.map(place => place.block.node));

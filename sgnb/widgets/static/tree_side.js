@@ -2,7 +2,7 @@
 // was not cached, the twin of real elements. Gets the view (tree.js); draws nothing.
 
 import { equalAgain, reasonOf } from "./causes.js";
-import { button, el, fill, table } from "./dom.js";
+import { button, el, fill, refill, table } from "./dom.js";
 import { nameOf } from "./fold.js";
 import { count, oneLine, plural, seconds } from "./format.js";
 import { pathFacts } from "./tree_data.js";
@@ -45,7 +45,7 @@ export class TreeSide {
     const path = ids.map(id => state.nodes.get(id));
     const rid = selection?.kind === "request" && state.live.has(selection.id) ? selection.id : "";
     const gone = path.length || rid ? null : state.evicted.find(node => selection?.kind === "node" && node.id === selection.id);
-    if (!path.length && !rid) return fill(this.path, heading("Selected path"), gone ? this._goneNodes(gone) : el("p", "sgnb-dim", {}, "Click a node, or use the arrow keys."));
+    if (!path.length && !rid) return refill(this.path, [heading("Selected path"), ...(gone ? this._goneNodes(gone) : [el("p", "sgnb-dim", {}, "Click a node, or use the arrow keys.")])]);
     view.texts.want(path);
     const end = path.at(-1);
     const { prefill, decode } = rid ? state.flight(rid) : { prefill: 0, decode: 0 };
@@ -55,14 +55,13 @@ export class TreeSide {
     const facts = pathFacts(state, ids, rid, other => view.name(other));
     const acts = buttons(button("Copy text", () => view.copySelected()));
     if (view.options.open) acts.append(button("Show in KV map", () => view.options.open("kv")));
-    return fill(
-      this.path,
+    return refill(this.path, [
       heading("Selected path"),
       el("p", "sgnb-dim", {}, `${count((end ? end.start + end.length : 0) + flight)} tokens, ${plural(path.length, "node")}`),
-      parts,
+      ...parts,
       el("dl", "sgnb-pairs", {}, facts.flatMap(([name, value]) => [el("dt", "", {}, name), el("dd", "", {}, value)])),
-      acts
-    );
+      acts,
+    ]);
   }
 
   _part(node, words, className) {
@@ -125,7 +124,7 @@ export class TreeSide {
 
   _showWhy() {
     const record = this._find(this._why) ?? this._listed[0];
-    if (!record) return fill(this.reason, []);
+    if (!record) return refill(this.reason, []);
     const { sentences, advice } = this._reason(record);
     const parting = this._partings.get(record.rid);
     const children = [heading(`Why was ${nameOf(record)} not cached?`), line(sentences[0])];
@@ -141,10 +140,7 @@ export class TreeSide {
     if (both.length) acts.push(button(both.length > 1 ? "Show both paths" : "Show where they part", () => this.view.showNodes(both)));
     if (cell && at) acts.push(button(`Go to cell [${cell}], line ${at}`, () => this.view.host.dispatchEvent(new CustomEvent("sgnb:line", { bubbles: true, detail: { line: at, cell } }))));
     if (acts.length) children.push(buttons(...acts));
-    const key = children.map(child => child.textContent).join("\n");
-    if (key === this._whyKey && this.reason.childElementCount) return undefined;
-    this._whyKey = key;
-    return fill(this.reason, children);
+    return refill(this.reason, children);
   }
 
   // ---------------------------------------------------------------- the twin

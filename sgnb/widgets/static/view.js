@@ -11,7 +11,7 @@
 // It reads this.store (store.js) and calls this.changed() after its own changes. host.dataset.ready says "1" after the
 // first draw, host.dataset.seq the number of the last event drawn: tests wait for them.
 
-import { emptyNode, emptyState, helpDialog, KEYS, liveRegion, playheadBar, tooltip } from "./controls.js";
+import { copyText, emptyNode, emptyState, helpDialog, KEYS, liveRegion, playheadBar, tooltip } from "./controls.js";
 import { button, el, fill, on, setText } from "./dom.js";
 import { registry } from "./registry.js";
 import { onSettings } from "./settings.js";
@@ -288,7 +288,7 @@ export class View {
   copySelected() {
     const text = this.copy();
     if (!text) return false;
-    return navigator.clipboard?.writeText(text).then(() => this.region.say("Copied."), () => this.region.say("The browser refused to copy."));
+    return copyText(text, this.region);
   }
 
   _toggleDrawer() {
