@@ -102,19 +102,21 @@ function take(item: Fields, out: IParts): void {
     const gap = { from: Number(item.from_seq ?? 0), to: Number(item.to_seq ?? 0) };
     out.parts[out.parts.length - 1].gap = gap;
   } else if (item.t === 'events' && out.parts.length) {
-    out.parts[out.parts.length - 1].events.push(...((item.items as INumbered[] | undefined) ?? []));
+    const { events } = out.parts[out.parts.length - 1];
+    ((item.items as INumbered[] | undefined) ?? []).forEach(one => events.push(one)); // too many to be arguments
   }
 }
 
 /** A recording's snapshot as the engine's answer to `picture` (sgnb/engine/scheduler/picture.py). */
 function pictureOf(snapshot: Fields): Picture {
   const time = Number(snapshot.time ?? 0);
-  const rows = (snapshot.nodes as (number | boolean)[][] | undefined) ?? [];
+  // On the wire nodes and runs are arrays that begin with their record's name.
+  const rows = ((snapshot.nodes as unknown[][] | undefined) ?? []).map(row => row.slice(1) as number[]);
   // Places as in messages.SnapshotNode; older files end with the tenth.
   const nodes = rows.map(row => {
     const [id, parent, start, length, locked, pinned, hits] = row;
-    const [locks, pins, soft, used, root] = row.slice(10);
-    return [id, parent, start, length, locks || Number(locked), hits, pins || Number(pinned), soft ?? 0, used || time, root || parent];
+    const [locks, pins, soft, used, root, read] = row.slice(10);
+    return [id, parent, start, length, locks || Number(locked), read || hits, pins || Number(pinned), soft ?? 0, used || time, root || parent];
   });
   const args = (snapshot.args as Fields | undefined) ?? {};
   const requests = ((snapshot.requests as Fields[] | undefined) ?? []).map(one => ({
@@ -129,11 +131,13 @@ function pictureOf(snapshot: Fields): Picture {
     time,
     step: Number(snapshot.step ?? 0),
     slots: snapshot.max_total_tokens,
+    slot_bytes: snapshot.slot_bytes ?? 0,
     page_size: args.page_size ?? 1,
     policy: args.schedule_policy ?? 'lpm',
+    settings: { schedule_policy: 'lpm', ...args },
     nodes,
     next: snapshot.next ?? [],
-    runs: snapshot.slots ?? [],
+    runs: ((snapshot.slots as unknown[][] | undefined) ?? []).map(row => row.slice(1)),
     runs_left_out: 0,
     requests,
     stats: snapshot.stats ?? null

@@ -101,12 +101,23 @@ def test_the_page_shows_what_python_computes_at_any_moment(recording: sgnb.Recor
     assert page["replaying"]["end"] and page["seq"] == max(n.seq for n in recording.events())
 
 
+def same_pictures(recording: sgnb.Recording, found: list[dict[str, Any]]) -> None:
+    """The panel reads the moments of a recording as the kernel does: nodes, slots, requests, settings, memory."""
+    pictures = [picture_of(item) for item in recording.items() if isinstance(item, Snapshot)]
+    for mine, own in zip(found, pictures, strict=True):
+        own = json.loads(msgspec.json.encode(own))
+        settings = mine.pop("settings")
+        assert {name: settings[name] for name in own["settings"]} == own.pop("settings")
+        assert {"runs_left_out": 0, **own} == mine
+
+
 def same_export(recording: sgnb.Recording) -> list[dict[str, Any]]:
     """The trace events for Perfetto, after comparing the side panel's with Python's, to a hundredth of a microsecond."""
     done = subprocess.run(
         ["node", str(PERFETTO), str(recording.path)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+    same_pictures(recording, json.loads(done.stdout)["pictures"])
     found = json.loads(done.stdout)["traceEvents"]
     expected = recording.to_perfetto()
     assert isinstance(expected, dict)
