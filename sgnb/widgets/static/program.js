@@ -25,6 +25,9 @@ function render({ model, el: root }) {
   };
 }
 
+const WORDS = { tree: "radix tree", kv: "KV map", timeline: "timeline", graph: "graph" };
+const SHOWN_HEIGHT = 200; // px: the least of a view that shows something
+
 function make(model) {
   const host = el("div");
   const opened = el("div");
@@ -99,15 +102,21 @@ function make(model) {
     const other = await model.widget_manager.get_model(id);
     const made = await model.widget_manager.create_view(other);
     const place = el("div", "sgnb-opened-view", { "data-kind": kind });
-    const close = el("button", "sgnb-button", { type: "button" }, "Close");
+    const close = el("button", "", { type: "button", "aria-label": `Close the ${WORDS[kind] ?? "view"}` }, "Close");
     close.addEventListener("click", () => {
       made.remove();
       place.remove();
     });
-    place.append(made.el, close);
+    place.append(close, made.el);
     opened.querySelector(`[data-kind="${kind}"] > button`)?.click();
     opened.append(place);
-    place.scrollIntoView({ block: "nearest" });
+    // It has its height only when its first picture is made: what is brought into sight before that is its upper edge.
+    const grown = new ResizeObserver(() => {
+      if (place.offsetHeight < SHOWN_HEIGHT) return;
+      grown.disconnect();
+      place.scrollIntoView({ block: "nearest" });
+    });
+    grown.observe(place);
   };
   const watcher = new IntersectionObserver(entries => {
     visible = entries[entries.length - 1].isIntersecting;
