@@ -325,11 +325,14 @@ def test_slots_that_are_unaccounted_for_can_be_reported(browser: Browser) -> Non
     page.close()
 
 
-def test_find_reads_the_texts_it_does_not_know(browser: Browser) -> None:
+def test_find_reads_the_texts_it_does_not_know_and_a_selection_is_explained(browser: Browser) -> None:
     page = open_view(browser, "tree")
     page.get_by_label("Find text or request").fill("Worker pool 3 never")  # its node is in a fold
     page.wait_for_function("() => document.querySelector('.sgnb-view').sgnbView.hits?.size === 1")
     page.locator(".sgnb-live-region", has_text="1 node found.").wait_for(state="attached")
+    # A request selected elsewhere ("Why not 29?" of a cell) is the one the tree explains; not the newest.
+    page.evaluate("() => store.select({kind: 'request', id: 'c1.r11'})")
+    page.get_by_text("Why was 9.1 finding not cached?").wait_for()
     page.close()
 
 

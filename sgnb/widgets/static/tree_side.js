@@ -24,12 +24,14 @@ export class TreeSide {
     this.reason = el("div", "sgnb-tree-why");
     this.twin = el("div", "sgnb-tree-twin", { role: "tree", "aria-label": "Nodes of the radix tree", tabindex: -1 });
     this._why = ""; // the request that is asked about
+    this._followed = ""; // the selected request that was looked at last
     this._partings = new Map(); // rid → answer of `prompt`
     this._id = `sgnb-tree-${Math.random().toString(36).slice(2, 8)}`;
   }
 
   update() {
     this._showPath();
+    this._follow();
     this._showPrompts();
     this._showWhy();
     this._showTwin();
@@ -107,6 +109,17 @@ export class TreeSide {
         : el("p", "sgnb-dim", {}, "No prompt was computed yet.")
     );
     if (focused) this.prompts.querySelector("tr.sgnb-chosen")?.focus();
+  }
+
+  /** A request that is selected, here or in another view, is the one that is asked about; it stays so without it. */
+  _follow() {
+    const { selection } = this.store;
+    const rid = selection?.kind === "request" ? selection.id : "";
+    if (rid === this._followed) return;
+    const record = this._find(rid);
+    if (rid && !record?.admitted) return; // its events are still to come
+    this._followed = rid;
+    if (rid && !record.label?.name?.startsWith("@")) this._ask(record);
   }
 
   _ask({ rid }) {
