@@ -102,9 +102,14 @@ export class ControlsSection {
     }
     const busy = (state?.stats?.running ?? 0) + (state?.stats?.waiting ?? 0) + state.requests.length > 0;
     enable(this._abort, busy, this._trans.__('No request is running.'));
+    const here = document.activeElement;
+    const held = here === this._pause || here === this._resume || here === this._step;
     show(this._pause, !engine.paused);
     show(this._resume, engine.paused);
     show(this._step, engine.paused);
+    if (held && (here as HTMLElement).hidden) {
+      (engine.paused ? this._resume : this._pause).focus(); // what was pressed has made way for it
+    }
   }
 
   private async _fillKnobs(): Promise<void> {
@@ -127,7 +132,17 @@ export class ControlsSection {
       field.append(...(options ?? []).map(value => new Option(value, value)));
     }
     field.value = words(knob.value);
-    field.addEventListener('change', () => this._do.setKnob(knob.name, field.value));
+    field.addEventListener('change', () => {
+      const sent = field.value;
+      this._do.setKnob(knob.name, sent);
+      const put = (knobs: IKnob[]) => {
+        const now = knobs.find(one => one.name === knob.name);
+        if (now && field.value === sent) {
+          field.value = words(now.value); // as the engine has it now: it may have refused
+        }
+      };
+      void this._do.knobs().then(put, () => undefined);
+    });
     const name = element('span', 'sgnb-Panel-knobName', knob.name.replace(/_/g, ' '));
     const row = element('label', 'sgnb-Panel-field', name, field);
     row.title = this._trans.__('%1 — %2', knob.what, [knob.legal, knob.unit].filter(Boolean).join(', '));
@@ -165,14 +180,34 @@ export class RequestsSection {
     const waiting = stats?.waiting ?? 0;
     const running = this._trans.__('%1 running', stats?.running ?? 0);
     setText(this._summary, waiting ? this._trans.__('%1, %2 waiting', running, waiting) : running);
-    const keys = rows.map(row => `${row.rid}\n${row.name}`).join('\n\n');
-    if (keys !== this._made) {
-      this._made = keys;
-      this._list.replaceChildren(...rows.map(row => this._row(row)));
-    }
+    this._keep(rows);
     rows.forEach((row, index) => setText(this._list.children[index].children[1] as HTMLElement, row.words));
     setText(this._more, this._trans.__('%1 more', state?.more ?? 0));
     show(this._more, (state?.more ?? 0) > 0);
+  }
+
+  /** Rows of requests that go on stay as they are, with the focus; it goes to the next one when its row leaves. */
+  private _keep(rows: readonly IRequest[]): void {
+    const held = [...this._list.children].findIndex(node => node.contains(document.activeElement));
+    const made = new Map<string, HTMLElement>();
+    for (const row of rows) {
+      let key = `${row.rid}\n${row.name}`;
+      while (made.has(key)) {
+        key += '\n'; // others' requests have no id, and may have one name
+      }
+      made.set(key, this._made.get(key) ?? this._row(row));
+    }
+    const wanted = [...made.values()];
+    this._made.forEach(node => wanted.includes(node) || node.remove());
+    wanted.forEach((node, index) => {
+      if (this._list.children[index] !== node) {
+        this._list.insertBefore(node, this._list.children[index] ?? null);
+      }
+    });
+    this._made = made;
+    if (held >= 0 && !this._list.contains(document.activeElement)) {
+      wanted[Math.min(held, wanted.length - 1)]?.querySelector('button')?.focus();
+    }
   }
 
   private _row(row: IRequest): HTMLElement {
@@ -189,7 +224,7 @@ export class RequestsSection {
     return element('li', 'sgnb-Panel-request', name, element('span', 'sgnb-Panel-requestWords', row.words), end);
   }
 
-  private _made = '';
+  private _made = new Map<string, HTMLElement>();
   private readonly _summary = element('span', 'sgnb-Panel-words');
   private readonly _list = element('ul', 'sgnb-Panel-requests');
   private readonly _more: HTMLButtonElement;

@@ -126,6 +126,11 @@ export class PanelModel {
     return this._history;
   }
 
+  /** The session that is followed. */
+  get followed(): ISessionContext | null {
+    return this._context;
+  }
+
   /** The name of the followed notebook or console, or an empty text. */
   get title(): string {
     return this._context?.name ?? '';
@@ -233,7 +238,12 @@ export class PanelModel {
       return;
     }
     const future = kernel.requestExecute({ code: '%load_ext sgnb', silent: true, store_history: false });
-    await future.done;
+    const reply = await future.done.catch(() => null); // null: the kernel was restarted, or ended
+    if (reply?.content.status === 'error') {
+      const { ename, evalue } = reply.content;
+      this.say(`${ename}: ${evalue}`);
+      return;
+    }
     if (kernel === this._kernel && this._phase === 'not-loaded') {
       await this._attach();
     }

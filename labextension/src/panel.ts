@@ -82,21 +82,24 @@ export class LogPane extends Widget {
     this._text = document.createElement('pre');
     this._text.tabIndex = 0;
     this._text.setAttribute('role', 'log');
+    this._text.setAttribute('aria-live', 'off'); // each second some lines more: to be read when the reader wants
     this._text.setAttribute('aria-label', trans.__('Engine log'));
-    this._text.textContent = trans.__('The log is empty.');
+    this._empty = trans.__('The log is empty.');
+    this._text.textContent = this._empty;
     this.node.append(this._text);
   }
 
   /** Show `lines`; stays at the end unless the reader scrolled up. */
   setLines(lines: readonly string[]): void {
     const pinned = this.node.scrollTop + this.node.clientHeight >= this.node.scrollHeight - 24;
-    this._text.textContent = lines.join('\n');
+    this._text.textContent = lines.join('\n') || this._empty;
     if (pinned) {
       this.node.scrollTop = this.node.scrollHeight;
     }
   }
 
   private readonly _text: HTMLPreElement;
+  private readonly _empty: string;
 }
 
 /** The status bar's item: the engine in one line; a click shows the panel. */

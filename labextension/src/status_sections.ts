@@ -69,6 +69,7 @@ export class NoticeSection {
     copyLoad: () => void
   ) {
     this.node.setAttribute('aria-label', trans.__('Message'));
+    this.node.tabIndex = -1;
     this._code.append(element('code', '', LOAD_LINE), link(trans.__('Copy'), copyLoad));
     this._bar.setAttribute('role', 'progressbar');
     this._bar.setAttribute('aria-label', trans.__('Start of the engine'));
@@ -122,15 +123,22 @@ export class NoticeSection {
     const key = wanted.map(one => `${one.action}\n${one.label}\n${one.kind}`).join('\n\n');
     if (key !== this._made) {
       this._made = key;
+      const held = this._acts[[...this._buttons.children].findIndex(node => node === document.activeElement)];
+      this._acts = wanted.map(one => one.action);
       this._buttons.replaceChildren(
         ...wanted.map(one => button(one.label, () => this._act(one.action), one.kind))
       );
+      if (held) {
+        const again = this._buttons.children[this._acts.indexOf(held)] as HTMLElement | undefined;
+        (again ?? this.node).focus(); // never another button: the next press would be for it
+      }
     }
     wanted.forEach((one, index) => enable(this._buttons.children[index] as HTMLButtonElement, !one.why, one.why));
     show(this._buttons, wanted.length > 0);
   }
 
   private _made = '';
+  private _acts: Action[] = [];
   private readonly _title = element('h3', 'sgnb-Panel-noticeTitle');
   private readonly _sentence = element('div', 'sgnb-Panel-trouble');
   private readonly _text = element('div', 'sgnb-Panel-text sgnb-Panel-noticeText');

@@ -100,10 +100,14 @@ export class PanelView {
     if (phase !== this._announced) {
       this._announced = phase;
       setText(this._live, announcement(facts, shown, this._trans));
+    } else if (this._model.message !== this._said) {
+      setText(this._live, this._model.message); // empty again, so that the same is said a second time
     }
+    this._said = this._model.message;
   }
 
   private _announced = '';
+  private _said = '';
   private readonly _title = element('span', 'sgnb-Panel-title');
   private readonly _foot = element('div', 'sgnb-Panel-section sgnb-Panel-text');
   private readonly _live = element('div', 'sgnb-Panel-live');
