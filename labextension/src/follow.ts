@@ -31,6 +31,9 @@ export function followActive(app: JupyterFrontEnd, trackers: IKernelTracker[], m
       }
     });
     widget.disposed.connect(() => {
+      if (model.followed && model.followed !== context) {
+        return; // another one is worked in
+      }
       const next = trackers.map(tracker => tracker.currentWidget).find(other => other && !other.isDisposed);
       model.follow(next?.sessionContext ?? null);
     });

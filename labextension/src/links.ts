@@ -35,8 +35,14 @@ const field = StateField.define<DecorationSet>({
   provide: self => EditorView.decorations.from(self)
 });
 
+let pointed: [editor: HTMLElement | null, line: number] = [null, 0];
+
 /** Rows of the cell's program view that came of this line; 0: none. */
 function showRows(editor: HTMLElement, line: number): void {
+  if (pointed[0] === editor && pointed[1] === line) {
+    return; // the pointer moves on the same line: of a long run all rows were looked at each time
+  }
+  pointed = [editor, line];
   const rows = editor.closest('.jp-Cell')?.querySelectorAll<HTMLElement>('.sgnb-program .sgnb-row[data-line]') ?? [];
   for (const row of rows) {
     row.classList.toggle(AT_LINE, line > 0 && row.dataset.line === String(line));

@@ -102,7 +102,7 @@ class SavedOutputs {
   constructor(
     private readonly _app: JupyterFrontEnd,
     private readonly _trans: TranslationBundle,
-    private readonly _tell: (view: string) => void
+    private readonly _tell: (view: string) => boolean
   ) {}
 
   /** One renderer: put the saved table beside it, or take it away when the view has come after all. */
@@ -134,9 +134,8 @@ class SavedOutputs {
     }
     renderer.setHidden(html !== null);
     const view = (output?.data[WIDGET] as { model_id?: string } | undefined)?.model_id;
-    if (html !== null && lack === 'broken' && view && !this._told.has(view)) {
+    if (html !== null && lack === 'broken' && view && !this._told.has(view) && this._tell(view)) {
       this._told.add(view);
-      this._tell(view);
     }
   }
 
@@ -156,8 +155,11 @@ class SavedOutputs {
   private readonly _told = new Set<string>();
 }
 
-/** Watch the page's outputs from now on. `tell`: of a view whose script cannot be loaded, by its widget's id. */
-export function showSaved(app: JupyterFrontEnd, trans: TranslationBundle, tell: (view: string) => void): void {
+/**
+ * Watch the page's outputs from now on. `tell`: of a view whose script cannot be loaded, by its widget's id; false while
+ * nobody listens.
+ */
+export function showSaved(app: JupyterFrontEnd, trans: TranslationBundle, tell: (view: string) => boolean): void {
   const saved = new SavedOutputs(app, trans, tell);
   const look = (records: MutationRecord[]) => {
     const found = new Set<Element>();
