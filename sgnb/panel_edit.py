@@ -236,18 +236,22 @@ def variable_names(source: str) -> list[str]:
     return list(dict.fromkeys(match[2] for match in _VARIABLE.finditer(source)))
 
 
+UNREAD = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""What ``ast.parse`` raises of texts: the last where brackets stand too deep."""
+
+
 def statements_of(source: str) -> list[ast.stmt]:
     """The statements of a text; of one that cannot be parsed whole, those that stand on a line of their own."""
     try:
         return ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError):
+    except UNREAD:
         pass
     found: list[ast.stmt] = []
     for line in source.split("\n"):  # the line that is being typed spoils no other
         text = line.strip()
         try:
             found += ast.parse(text + " pass" if text.endswith(":") else text).body
-        except (SyntaxError, ValueError, RecursionError):
+        except UNREAD:
             continue
     return found
 

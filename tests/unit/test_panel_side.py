@@ -134,6 +134,11 @@ def test_names_are_found_while_a_line_is_typed() -> None:
     assert panel_edit.variable_names(text) == ["tip", "sev"]
 
 
+def test_names_are_found_beside_brackets_that_stand_too_deep() -> None:
+    """Python calls that a lack of memory."""
+    assert panel_edit.bound_names(f"a = 1\nb = {'(' * 300}\nc = 2") == ["a", "c"]
+
+
 def test_every_name_of_the_language_is_explained() -> None:
     language = panel_edit.language()
     assert language["names"]["gen"]["signature"].startswith("gen(name, max_tokens, min_tokens, n, stop,")
