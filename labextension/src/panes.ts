@@ -63,6 +63,10 @@ export class ViewPane extends Widget {
     this._drop = () => {
       view.destroy();
       detach();
+      if (!store.inUse && !store.replaying) {
+        store.goLive();
+        store.reset(); // an engine that has ended leaves many megabytes
+      }
       host.remove();
       this._view = null;
       this._drop = () => undefined;

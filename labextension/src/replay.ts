@@ -33,6 +33,7 @@ export class ReplayPlayer {
   async open(file: string, bytes: Uint8Array): Promise<void> {
     const recording = await readRecording(bytes, this._trans);
     this.close();
+    const before = this._last;
     const store = storeOf(`recording/${file}/${++this._opened}`);
     const end = recording.events.reduce((last, one) => Math.max(last, one.event.time), recording.picture.time);
     store.engineState = 'recording';
@@ -53,13 +54,14 @@ export class ReplayPlayer {
       }
     });
     this._recording = recording;
-    this._store = store;
+    this._store = this._last = store;
     this._file = file;
     this._end = end;
     this._steps = recording.events.filter(one => one.event.t === 'step').length;
     this._off = store.subscribe(what => what === 'playhead' && this._tell());
     store.goTo(recording.picture.time);
     this._tell();
+    before?.reset(); // a closed recording stays in the panes until there is another one
   }
 
   close(): void {
@@ -122,6 +124,8 @@ export class ReplayPlayer {
 
   private _recording: IRecording | null = null;
   private _store: ISgnbStore | null = null;
+  /** Of the recording that was opened last, be it closed. */
+  private _last: ISgnbStore | null = null;
   private _off: (() => void) | null = null;
   private _file = '';
   private _opened = 0;

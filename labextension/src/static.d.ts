@@ -22,6 +22,9 @@ interface ISgnbStore {
   /** Of a recording: its end is "live". */
   replaying: { span: [number, number]; file: string; end: boolean; trouble: string } | null;
   readonly playing: number;
+  readonly inUse: boolean;
+  /** Forget all data. */
+  reset(): void;
   play(speed: number): void;
   pause(): void;
   loadPart(picture: Record<string, unknown>): void;

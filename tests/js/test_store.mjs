@@ -569,3 +569,24 @@ test("views draw in turn: what is urgent in the next frame, the others as far as
     delete globalThis.requestAnimationFrame;
   }
 });
+
+test("a store that no view uses can forget its data, and gets them again", () => {
+  const script = cast();
+  const store = filled(script);
+  assert.ok(!store.inUse && store.pastBytes > 0);
+  const view = {};
+  const said = [];
+  const detach = store.attach({ send: content => said.push(content), onMessage: () => () => {} });
+  assert.ok(store.inUse);
+  store.visible(view, true);
+  detach();
+  assert.ok(store.inUse, "it is seen");
+  store.visible(view, false);
+  assert.ok(!store.inUse);
+  store.reset();
+  assert.equal(store.pastBytes, 0);
+  store.attach({ send: content => said.push(content), onMessage: () => () => {} });
+  store.visible(view, true);
+  assert.deepEqual([said.at(-1).k, said.at(-1).from], ["sub", 0]);
+  store.visible(view, false);
+});

@@ -118,6 +118,8 @@ def same_export(recording: sgnb.Recording) -> list[dict[str, Any]]:
     )
     assert done.returncode == 0, done.stderr
     same_pictures(recording, json.loads(done.stdout)["pictures"])
+    closed, opened = json.loads(done.stdout)["held"]
+    assert closed == 0 < opened, "another recording takes the place of the one before"
     found = json.loads(done.stdout)["traceEvents"]
     expected = recording.to_perfetto()
     assert isinstance(expected, dict)

@@ -235,6 +235,11 @@ export class Store {
     this._clock = { engine: time, page: performance.now() };
   }
 
+  /** Whether a view shows it, or may: of one that is not in use all data may be forgotten. */
+  get inUse() {
+    return this._channels.length + this._visible.size > 0;
+  }
+
   /** Bytes held for the past, about. */
   get pastBytes() {
     return this.tape.bytes;
