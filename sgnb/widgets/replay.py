@@ -30,7 +30,8 @@ from sgnb.messages import (
 )
 from sgnb.recording import Recording
 from sgnb.recording.file import Events, Gap
-from sgnb.widgets.telemetry import EngineFeed, Subscriber, register_feed
+from sgnb.widgets.subscriber import Subscriber
+from sgnb.widgets.telemetry import EngineFeed, register_feed
 
 EVENTS_A_FRAME = 2000
 WAITING_FRAMES = 8

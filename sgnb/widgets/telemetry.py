@@ -1,8 +1,9 @@
 """The way of an engine's events to the pages that show them: raw frames, paced, acknowledged, none when none is shown.
 
 Notebook process. One ``EngineFeed`` an engine, made by ``feed_of``; each page that shows something of it is a
-``Subscriber``: a source of the kernel's one publisher. Frames pass as the bytes they came in: nothing is decoded again
-or folded here. The feed listens to the engine only while a subscriber is there. No views, no words.
+``subscriber.Subscriber``, which says how many messages may be on their way and what becomes of the others. Frames pass as
+the bytes they came in: nothing is decoded again or folded here. The feed listens to the engine only while a subscriber is
+there. No views, no words.
 
 Page → kernel (over a widget's or the panel's comm; ``page`` names the page load)::
 
@@ -25,10 +26,6 @@ minutes before.
 
 Of a recording (``replay``), the snapshot carries ``"replay": {span, file, end}``, a further one goes on after a gap, and at
 its end comes ``{"k": "replay", "replay": {…, "end": true, "trouble": "…"}}``.
-
-Up to ``WINDOW`` messages may be unacknowledged; then frames wait, and beyond ``MAX_WAITING`` bytes they are dropped: the
-newest come later, the page sees the gap and says ``sub`` again with what it knows. A page that is silent for
-``DROP_AFTER`` seconds is forgotten.
 """
 
 from __future__ import annotations
@@ -36,9 +33,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,12 +45,8 @@ from sgnb.messages import TelemetryFrame
 from sgnb.widgets import file_verbs, words
 from sgnb.widgets.file_verbs import FILE_VERBS
 from sgnb.widgets.publisher import get_publisher
+from sgnb.widgets.subscriber import Send, Subscriber
 
-WINDOW = 16
-MAX_WAITING = 2 << 20
-DROP_AFTER = 15.0
-BEAT = 1.0
-"""A page hears at least this often, so that it knows the engine's clock and that the line works."""
 HISTORY_EVENTS = 4000
 HISTORY_MESSAGES = 16
 """A gap of more events than these two allow is answered with a snapshot."""
@@ -117,9 +108,6 @@ class FeedEngine(Protocol):
         """Begin a recording."""
 
 
-Send = Callable[[dict[str, Any], list[bytes]], None]
-
-
 class EngineFeed:
     """All pages that show one engine. Thread-safe; talks to the engine on a thread of its own, never on a comm's."""
 
@@ -170,7 +158,7 @@ class EngineFeed:
         with self._lock:
             old = self._subscribers.get(page)
             self._number = max(self._number, old.number if old is not None else 0)
-            subscriber = self._subscribers[page] = Subscriber(self, page, send, self._number)
+            subscriber = self._subscribers[page] = Subscriber(self.drop, page, send, self._number)
             if not self._ends:
                 self._ends = [self.engine.subscribe_frames(self._frame), self.engine.on_state(self._state)]
         if old is not None:
@@ -313,91 +301,6 @@ class EngineFeed:
             start = int(found[-1]["seq"]) + 1
         # Slots before the snapshot are not known, so their changes are of no use.
         return [numbered for numbered in events if numbered["seq"] <= seq and numbered["event"]["t"] != "kv"]
-
-
-class Subscriber:
-    """One page: what waits for it, what it has not acknowledged. A source of the publisher."""
-
-    def __init__(self, feed: EngineFeed, page: str, send: Send, first: int = 0) -> None:
-        self.due: float | None = None
-        self._feed = feed
-        self._page = page
-        self._send = send
-        self._lock = threading.Lock()
-        self._first: deque[tuple[dict[str, Any], list[bytes]]] = deque()
-        self._frames: list[bytes] = []
-        self._bytes = 0
-        self._sent = self._acked = first
-        self._heard = self._beat = time.monotonic()
-        self._live = False
-        self._overrun = False
-
-    @property
-    def number(self) -> int:
-        """Of the last message that was sent; the next is one more."""
-        return self._sent
-
-    @property
-    def waiting(self) -> int:
-        """Messages that are queued, or sent and not acknowledged."""
-        return len(self._first) + self._sent - self._acked
-
-    def put(self, content: dict[str, Any], buffers: list[bytes]) -> None:
-        """Queue one message before all frames."""
-        with self._lock:
-            self._first.append((content, buffers))
-        get_publisher().wake(self)
-
-    def live(self) -> None:
-        """The past is queued: what came since follows."""
-        self._live = True
-        get_publisher().wake(self)
-
-    def frame(self, raw: bytes, news: bool) -> None:
-        """I/O thread: a frame of the engine; an empty one only beats."""
-        now = time.monotonic()
-        with self._lock:
-            if not news and (self._frames or now - self._beat < BEAT):
-                return
-            if self._bytes + len(raw) > MAX_WAITING:
-                self._frames.clear()
-                self._bytes = 0
-            self._frames.append(raw)
-            self._bytes += len(raw)
-            self._beat = now
-        get_publisher().wake(self)
-
-    def acknowledge(self, number: int) -> None:
-        """The page has taken all messages up to ``number``."""
-        self._heard = time.monotonic()
-        if number > self._acked:
-            self._acked = min(number, self._sent)
-            get_publisher().wake(self)
-
-    def publish(self) -> bool:
-        """Publisher's thread: at most one message."""
-        now = time.monotonic()
-        if self._sent == self._acked:
-            self._heard = now
-        self.due = now + DROP_AFTER
-        if now - self._heard > DROP_AFTER:
-            self._feed.drop(self._page)
-            return False
-        if self._sent - self._acked >= WINDOW:
-            return False  # its acknowledgement wakes us
-        with self._lock:
-            if self._first:
-                content, buffers = self._first.popleft()
-            elif self._live and self._frames:
-                content, buffers, self._frames, self._bytes = {"k": "frames"}, self._frames, [], 0
-            else:
-                return False
-            more = bool(self._first or (self._live and self._frames))
-        self._sent += 1
-        self._send({**content, "page": self._page, "n": self._sent}, buffers)
-        if more:
-            get_publisher().wake(self)
-        return True
 
 
 def _frame_of(events: list[Any], last: int) -> bytes:

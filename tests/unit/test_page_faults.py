@@ -19,10 +19,11 @@ import pytest
 from sgnb.engine.launch import CleanFormatter
 from sgnb.errors import RequestError
 from sgnb.runtime import events as ev
-from sgnb.widgets import output, program, telemetry
+from sgnb.widgets import output, program, subscriber, telemetry
 from sgnb.widgets.program import MIME_WIDGET
 from sgnb.widgets.static import fold_log, html_of, text_of
-from sgnb.widgets.telemetry import DROP_AFTER, MAX_WAITING, WINDOW, EngineFeed, Subscriber
+from sgnb.widgets.subscriber import DROP_AFTER, MAX_WAITING, WINDOW, Subscriber
+from sgnb.widgets.telemetry import EngineFeed
 
 SOURCES = Path(__file__).parents[2] / "labextension" / "src"
 TAGS = {"table", "tr", "th", "td", "b", "br", "code", "pre", "details", "summary"}
@@ -137,14 +138,15 @@ def test_F70_a_page_that_reads_nothing_costs_bounded_memory_and_gets_the_newest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(telemetry.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(subscriber.time, "monotonic", lambda: clock[0])
     woken: list[object] = []
     publisher = type(
         "P", (), {"wake": lambda _, s: woken.append(s), "add": lambda *_: None, "remove": lambda *_: None}
     )()
-    monkeypatch.setattr(telemetry, "get_publisher", lambda: publisher)
+    for module in (subscriber, telemetry):
+        monkeypatch.setattr(module, "get_publisher", lambda: publisher)
     feed, sent = EngineFeed(StillEngine()), []
-    page = Subscriber(feed, "p", lambda content, buffers: sent.append((content, buffers)))
+    page = Subscriber(feed.drop, "p", lambda content, buffers: sent.append((content, buffers)))
     feed._subscribers["p"] = page
     page.live()
     for number in range(400):

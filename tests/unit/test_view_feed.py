@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from sgnb.widgets import telemetry
-from sgnb.widgets.telemetry import WINDOW, EngineFeed
+from sgnb.widgets import subscriber, telemetry
+from sgnb.widgets.subscriber import WINDOW
+from sgnb.widgets.telemetry import EngineFeed
 
 
 class Kept:
@@ -52,7 +53,8 @@ class Ended:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Ended:
     publisher = Kept()
-    monkeypatch.setattr(telemetry, "get_publisher", lambda: publisher)
+    for module in (subscriber, telemetry):
+        monkeypatch.setattr(module, "get_publisher", lambda: publisher)
     return Ended()
 
 
