@@ -6,6 +6,7 @@ live and the static form cannot differ. Pure.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from sgnb.widgets import words
@@ -66,9 +67,9 @@ def prompt_words(cached: int, prompt: int) -> list[str]:
 
 def is_shared(fold: ProgramFold, row: Row) -> bool:
     """True for prompt text that stands before a fork with no generation between: no cost line of one branch tells it."""
-    rows = [fold.rows[number] for number in fold.rows_of.get(row.lane, ())]
-    place = next((at for at, one in enumerate(rows) if one is row), len(rows))
-    for later in rows[place + 1 :]:
+    lane = fold.rows_of.get(row.lane, [])
+    for place in range(bisect_right(lane, fold.row_number(row)), len(lane)):
+        later = fold.rows[lane[place]]
         if later.costs:
             return False
         if later.kind == "fork":

@@ -190,7 +190,7 @@ def kv_table(snapshot: Mapping[str, Any]) -> Table:
         kinds[kind or "score"] += number
         owners[owner] = owners.get(owner, 0) + number
         runs_of[owner] = runs_of.get(owner, 0) + 1
-    locked = sum(row[3] for row in snapshot["nodes"] if row[4])
+    locked = min(cached, sum(row[3] for row in snapshot["nodes"] if row[4]))  # as the map counts them
     flight = sum(kinds.values())
     free = size - cached - flight
     table = Table(

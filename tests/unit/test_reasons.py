@@ -12,6 +12,7 @@ import pytest
 
 from sgnb.widgets import tables
 from sgnb.widgets.reasons import Past, decisions, reason_of
+from sgnb.widgets.tables import kv_table
 
 DUMP = Path(__file__).parents[1] / "js" / "dump_words.mjs"
 
@@ -75,3 +76,24 @@ def test_tables_tell_reuse_requests_and_decisions(told: list[dict[str, Any]]) ->
     shown = shown.replace(tables.LEFT, "")
     assert "<th colspan=4>Prompts and what they reused</th>" in shown
     assert "<td>15.0 tip</td><td>432</td><td>312</td><td>new text</td></tr>" in shown
+
+
+def test_no_state_of_the_map_has_fewer_slots_than_none() -> None:
+    """Of a large pool the picture leaves runs out: what is locked can be more than what it shows as cached."""
+    nodes = [[1, 0, 0, 10, 1, 0, 0, 0, 0.0, 0]]
+    shown = {
+        "slots": 100,
+        "page_size": 1,
+        "nodes": nodes,
+        "runs": [["node:1", 0, 6, ""]],
+        "runs_left_out": 1,
+        "requests": [],
+    }
+    rows = {row[0]: row[1] for row in kv_table(shown).rows}
+    assert rows == {
+        "cached, locked": "6",
+        "prefill, in flight": "0",
+        "decode, in flight": "0",
+        "cached, evictable": "0",
+        "free": "94",
+    }
