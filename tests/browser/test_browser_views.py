@@ -137,6 +137,8 @@ def test_views_fit_every_width(browser: Browser, kind: str) -> None:
             if details.count() and details.is_visible():
                 details.click()
                 assert misfits(page) == [], (form, width, "drawer")
+                side = page.locator(".sgnb-side").bounding_box()
+                assert side is None or side["y"] < 900 - min(40, side["height"]), (form, width, "it is seen")
                 details.click()
     assert page.errors == []  # type: ignore[attr-defined]
     page.close()
@@ -330,6 +332,13 @@ def test_find_reads_the_texts_it_does_not_know_and_a_selection_is_explained(brow
     page.get_by_label("Find text or request").fill("Worker pool 3 never")  # its node is in a fold
     page.wait_for_function("() => document.querySelector('.sgnb-view').sgnbView.hits?.size === 1")
     page.locator(".sgnb-live-region", has_text="1 node found.").wait_for(state="attached")
+    # JupyterLab's body has no height and hides what runs over; the tooltip stands below the pointer all the same.
+    page.evaluate("() => document.body.setAttribute('style', 'height: 0; overflow: hidden')")
+    canvas = page.locator(".sgnb-tree-canvas")
+    canvas.hover(position={"x": 60, "y": 30})
+    tip = page.locator(".sgnb-tooltip:visible")
+    tip.wait_for()
+    assert tip.bounding_box()["y"] > canvas.bounding_box()["y"] + 30  # type: ignore[index]
     # A request selected elsewhere ("Why not 29?" of a cell) is the one the tree explains; not the newest.
     page.evaluate("() => store.select({kind: 'request', id: 'c1.r11'})")
     page.get_by_text("Why was 9.1 finding not cached?").wait_for()

@@ -108,11 +108,13 @@ export function seenPart(node) {
   const box = node.getBoundingClientRect();
   let top = Math.max(box.top, 0);
   let bottom = Math.min(box.bottom, window.innerHeight);
-  for (let around = node.parentElement; around; around = around.parentElement) {
+  // The body's own overflow is the window's; JupyterLab's body has no height at all.
+  for (let around = node.parentElement; around && around !== document.body; around = around.parentElement) {
     if (getComputedStyle(around).overflowY === "visible") continue;
     const edge = around.getBoundingClientRect();
     top = Math.max(top, edge.top);
     bottom = Math.min(bottom, edge.bottom);
   }
+  top = Math.min(top, box.bottom);
   return { top: top - box.top, bottom: Math.max(top, bottom) - box.top };
 }

@@ -3,7 +3,7 @@
 // The kernel does the work (sgnb/widgets/file_verbs.py) and answers by store.ask. One form is open at a time; a comparison is
 // asked for by number until it is done, failed or cancelled.
 
-import { button, el, fill, on, setText, table } from "./dom.js";
+import { button, el, fill, on, seenPart, setText, table } from "./dom.js";
 import { count, seconds, share } from "./format.js";
 
 const POLICIES = ["lpm", "fcfs", "dfs-weight", "lof", "priority", "random"];
@@ -27,7 +27,13 @@ export function actsBar(store, { say, window: windowOf }) {
     answer.hidden = !list.length;
     answer.classList.toggle("sgnb-trouble-text", trouble);
     fill(answer, list.map(node => (typeof node === "string" ? el("p", "", {}, node) : node)));
+    if (list.length) intoSight(answer);
     if (list.length && typeof list[0] === "string") say(list[0]);
+  };
+  /** What opens below the buttons, or is told there, is seen, unless the reader has gone elsewhere. */
+  const intoSight = node => {
+    const seen = seenPart(element);
+    if (seen.bottom - seen.top > 1) node.scrollIntoView({ block: "nearest" });
   };
   const failed = error => tell(error.message, { trouble: true });
   const shut = () => {
@@ -46,6 +52,7 @@ export function actsBar(store, { say, window: windowOf }) {
     fill(form, ...forms[name]());
     form.hidden = false;
     mark();
+    intoSight(form);
     // a recording may have been made elsewhere since the last look
     if (name === "compare" && !acts.file && !store.replaying) {
       store.ask("record", { action: "state" }).then(taken => {

@@ -295,6 +295,7 @@ export class View {
     const open = this.host.classList.toggle("sgnb-drawer-open");
     this.drawer.setAttribute("aria-expanded", String(open));
     this.changed();
+    if (open) this.side.scrollIntoView({ block: "nearest" }); // in a low pane it opens below what is seen
   }
 
   // ---------------------------------------------------------------- colours for canvases
