@@ -1,4 +1,4 @@
-"""Sockets over zmq + msgspec, and the in-memory pair: how processes of sgnb talk.
+"""Sockets over zmq + msgspec: how processes of sgnb talk. Their twins without a process are ``memory_transport``'s.
 
 Imported by the notebook's I/O thread (``backends.client``) and by both engine processes. What is here: encoding with
 the size check, ZAP, the three socket shapes and wake-up pipes. No protocol: who says what when is in
@@ -15,8 +15,6 @@ import hmac
 import os
 import secrets
 import threading
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -304,7 +302,7 @@ def fits_socket_path(folder: Path, names: tuple[str, ...]) -> bool:
     return max(len(os.fsencode(folder / name)) for name in names) <= MAX_PATH_BYTES
 
 
-# ---------------------------------------------------------------- wake-up and the in-memory pair
+# ---------------------------------------------------------------- wake-up
 
 
 class Wakeup:
@@ -343,96 +341,3 @@ class Wakeup:
         for fd in (read, write):
             if fd >= 0:
                 os.close(fd)
-
-
-class MemoryLink:
-    """One end of an in-memory pair, for tests: the interface of ZmqLink, no process, no auth."""
-
-    def __init__(self) -> None:
-        self._inbox: deque[bytes] = deque()
-        self._wake = Wakeup()
-        self._deliver: Callable[[bytes], None] | None = None
-        self.monitor: Any = None
-
-    def take(self, frame: bytes) -> None:
-        """A frame arrives."""
-        self._inbox.append(frame)
-        self._wake.set()
-
-    def send(self, frame: bytes) -> None:
-        """Put the frame into the other end's inbox."""
-        if self._deliver is not None:
-            self._deliver(frame)
-
-    def recv(self) -> bytes | None:
-        """The next frame, or None."""
-        if not self._inbox:
-            self._wake.clear()
-        return self._inbox.popleft() if self._inbox else None
-
-    @property
-    def pollable(self) -> Any:
-        """The wake-up pipe."""
-        return self._wake.fileno()
-
-    def events(self) -> list[str]:
-        """Nothing ever happens to memory."""
-        return []
-
-    def close(self, linger: int = 0) -> None:
-        """Part from the other end."""
-        self._deliver = None
-        self._wake.close()
-
-
-def memory_pair() -> tuple[MemoryLink, MemoryLink]:
-    """Two ends; what one sends the other receives."""
-    left, right = MemoryLink(), MemoryLink()
-    left._deliver, right._deliver = right.take, left.take
-    return left, right
-
-
-class MemoryRouter:
-    """A Router whose peers are MemoryLinks made by ``connect``."""
-
-    def __init__(self) -> None:
-        self._inbox: deque[tuple[bytes, bytes]] = deque()
-        self._wake = Wakeup()
-        self._peers: dict[bytes, MemoryLink] = {}
-
-    def connect(self) -> MemoryLink:
-        """A new peer's end."""
-        name = f"m{len(self._peers)}".encode()
-
-        def deliver(frame: bytes) -> None:
-            self._inbox.append((name, frame))
-            self._wake.set()
-
-        link = self._peers[name] = MemoryLink()
-        link._deliver = deliver
-        return link
-
-    def send(self, peer: bytes, frame: bytes) -> bool:
-        """Put the frame into that peer's inbox; False when it was closed."""
-        found = self._peers.get(peer)
-        if found is None or found._deliver is None:
-            return False
-        found.take(frame)
-        return True
-
-    def recv(self) -> tuple[bytes, bytes] | None:
-        """The next (peer, frame), or None."""
-        if not self._inbox:
-            self._wake.clear()
-        return self._inbox.popleft() if self._inbox else None
-
-    @property
-    def pollable(self) -> Any:
-        """The wake-up pipe."""
-        return self._wake.fileno()
-
-    def close(self, linger: int = 0) -> None:
-        """Part from all peers."""
-        for peer in self._peers.values():
-            peer._deliver = None
-        self._wake.close()

@@ -10,8 +10,8 @@ import pytest
 from sgnb.config import LEASE_SECONDS, MAX_UNACKED_BYTES, MAX_UNACKED_SECONDS
 from sgnb.engine.clients import ClientTable
 from sgnb.liveness import process_start_time
+from sgnb.memory_transport import MemoryRouter
 from sgnb.messages import Chunk, Chunks, Dropped, Hello, Pong, Reply, ServerMessage
-from sgnb.transport import MemoryRouter
 
 
 class Bench:

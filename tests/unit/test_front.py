@@ -14,6 +14,7 @@ from sgnb.engine.front import MAX_DETOKENIZED, Front
 from sgnb.engine.tokenizer.manager import TokenizerManager
 from sgnb.engine.tokenizer.tokenizer import stub_tokenizer
 from sgnb.liveness import process_start_time
+from sgnb.memory_transport import MemoryRouter
 from sgnb.messages import (
     PROTOCOL_VERSION,
     Abort,
@@ -46,7 +47,7 @@ from sgnb.messages import (
     Welcome,
 )
 from sgnb.sampling_params import SamplingParams
-from sgnb.transport import MemoryRouter, encode
+from sgnb.transport import encode
 
 INC = "f00d"
 

@@ -15,17 +15,16 @@ import zmq
 from sgnb import transport
 from sgnb.config import MAX_FRAME_BYTES
 from sgnb.errors import LimitError
+from sgnb.memory_transport import MemoryRouter, memory_pair
 from sgnb.messages import Abort, Bye, Text
 from sgnb.transport import (
     TELEMETRY_FRAMES,
-    MemoryRouter,
     Publisher,
     Wakeup,
     Zap,
     ZmqLink,
     ZmqRouter,
     encode,
-    memory_pair,
     subscribe,
 )
 
