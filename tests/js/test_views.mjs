@@ -425,18 +425,22 @@ test("in the form of a tree what is selected is looked for where it is drawn", (
 
 test("a picture that is made anew keeps the focus at its place", () => {
   const focused = [];
-  const stop = name => ({ focus: () => focused.push(name) });
+  const stop = name => {
+    const made = { focus: () => focused.push(name) && (document.activeElement = made) };
+    return made;
+  };
   let list = [stop("a"), stop("b")];
   globalThis.document = { activeElement: list[1] };
   try {
-    const node = { contains: other => list.includes(other), querySelectorAll: () => list };
+    const node = { contains: other => list.includes(other), querySelectorAll: () => list, focus: () => focused.push("node") };
     refocus(node, () => (list = [stop("a2"), stop("b2")]));
     assert.deepEqual(focused, ["b2"]);
     refocus(node, () => (list = [stop("a3")]));
-    assert.deepEqual(focused, ["b2"], "the focus was elsewhere");
+    assert.deepEqual(focused, ["b2", "node"], "there is one stop less");
+    focused.pop();
     document.activeElement = list[0];
     refocus(node, () => (list = []));
-    assert.deepEqual(focused, ["b2"]);
+    assert.deepEqual(focused, ["b2", "node"], "what had it is gone: keys go on in the part around it");
   } finally {
     delete globalThis.document;
   }

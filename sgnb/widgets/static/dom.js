@@ -41,7 +41,9 @@ export function refocus(node, change) {
   const stops = () => [...node.querySelectorAll("[tabindex], button")];
   const at = node.contains(document.activeElement) ? stops().indexOf(document.activeElement) : -1;
   change();
-  if (at >= 0) stops()[at]?.focus({ preventScroll: true });
+  if (at < 0) return;
+  stops()[at]?.focus({ preventScroll: true });
+  if (!node.contains(document.activeElement)) node.focus({ preventScroll: true }); // a dialog, whose keys must go on
 }
 
 /** Replace children only when what they say differs, `extra` included: scroll stays, and so does the focus. */

@@ -1,6 +1,6 @@
 // The branches of a fork: side by side, as tabs, or as a table whose rows open in place. Branches keep their order.
 
-import { el, fill, setText } from "./dom.js";
+import { el, fill, refocus, setText } from "./dom.js";
 import { layoutOf, NUMBERS_EVERY } from "./program_data.js";
 
 const SOME = 16; // branches whose numbers are drawn in one frame
@@ -92,9 +92,11 @@ export class ForkView {
     this.layout = layout;
     this.el.dataset.layout = layout;
     const arms = [...this.arms.values()];
-    if (layout === "columns") fill(this.body, arms.map(arm => el("div", "sgnb-arm", { "data-branch": this._name(arm) }, arm.head, arm.host)));
-    else if (layout === "tabs") this._tabs(arms);
-    else this._table(arms);
+    refocus(this.body, () => {
+      if (layout === "columns") fill(this.body, arms.map(arm => el("div", "sgnb-arm", { "data-branch": this._name(arm) }, arm.head, arm.host)));
+      else if (layout === "tabs") this._tabs(arms);
+      else this._table(arms);
+    });
     for (const arm of arms) this._state(arm);
     this.view.resized = true; // for the forks inside, and for rows that can be seen now
   }
@@ -119,6 +121,7 @@ export class ForkView {
       }
       fill(panel, this.arms.get(lane).host);
       panel.dataset.branch = this._name(this.arms.get(lane));
+      panel.setAttribute("aria-label", `branch ${panel.dataset.branch}`);
       this.view.refold();
     };
     for (const arm of arms) {

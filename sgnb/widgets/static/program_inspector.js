@@ -1,7 +1,7 @@
 // The token inspector: what a token was chosen from, what the grammar allowed, where it was computed, and a fork from it.
 // A non-modal dialog anchored to the token; it gives the focus back. Its facts come from the kernel when it opens.
 
-import { el, fill, setText } from "./dom.js";
+import { el, fill, refocus, setText } from "./dom.js";
 import { count, oneLine } from "./format.js";
 import { chanceOf, grammarWords } from "./program_data.js";
 
@@ -177,8 +177,7 @@ export class Inspector {
     const id = data.id === null ? "" : `, id ${count(data.id)}`;
     const chance = data.logprob === null ? (data.chance >= 0 ? data.chance.toFixed(2) : "–") : chanceOf(data.logprob);
     const logprob = data.logprob === null ? "" : `, logprob ${data.logprob.toFixed(2).replace("-", "−")}`;
-    fill(
-      this.dialog,
+    const parts = [
       el(
         "div",
         "sgnb-inspector-head",
@@ -193,8 +192,9 @@ export class Inspector {
       this._rivals(shown, data),
       data.allowed ? el("p", "sgnb-dim", {}, grammarWords(data)) : null,
       data.missing ? el("p", "sgnb-dim", {}, data.missing) : null,
-      this._foot(place, data, rid)
-    );
+      this._foot(place, data, rid),
+    ];
+    refocus(this.dialog, () => fill(this.dialog, parts)); // the arrow that was pressed goes on
   }
 
   /** The chosen token and its rivals, likeliest first. */

@@ -1,6 +1,6 @@
 // One row of a program: role, text, choices, cost lines, errors.
 
-import { el, fill, setText } from "./dom.js";
+import { el, fill, refocus, setText } from "./dom.js";
 import { barWidth, errorParts, NUMBERS_EVERY } from "./program_data.js";
 import { RowText } from "./program_text.js";
 
@@ -105,7 +105,8 @@ export class RowView {
     const key = JSON.stringify(this.row.costs);
     if (key === this.costKey) return;
     this.costKey = key;
-    fill(this.costs, this.row.costs.flatMap(cost => [cost.options ? this._choices(cost) : null, this._costLine(cost)]));
+    const lines = this.row.costs.flatMap(cost => [cost.options ? this._choices(cost) : null, this._costLine(cost)]);
+    refocus(this.costs, () => fill(this.costs, lines));
   }
 
   _costLine(cost) {

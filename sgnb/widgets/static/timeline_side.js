@@ -95,8 +95,7 @@ export function requestNodes(lane, latest, find) {
   const lines = [];
   for (const wait of waitsOf(lane, latest)) {
     const words = waitWords(wait, find);
-    const what = wait.why && words !== "retracted" ? "retracted, waited" : wait.why ? "retracted, waited" : "waited";
-    lines.push([what, `${seconds(wait.to - wait.from, true)}${words && words !== "retracted" ? `, ${words}` : ""}`]);
+    lines.push([wait.why ? "retracted, waited" : "waited", `${seconds(wait.to - wait.from, true)}${words && words !== "retracted" ? `, ${words}` : ""}`]);
   }
   lines.push(["prompt", `${count(record.cached)} of ${plural(record.prompt, "token")} reused`]);
   const chunks = lane.pieces.filter(piece => piece.kind === "prefill");
