@@ -18,6 +18,7 @@ from sgnb import knob_words
 from sgnb.backends import engine as engines
 from sgnb.backends.base import get_default_backend, set_default_backend
 from sgnb.errors import EngineError, NoEngine
+from sgnb.runtime.core import abort_held
 from sgnb.widgets import words
 
 if TYPE_CHECKING:
@@ -169,9 +170,11 @@ class Controls:
         return "Resumed."
 
     def abort_all(self) -> str:
-        """Abort every request of the engine; a sentence with their number."""
-        done = self.require().abort_all()
-        number = int(done.get("aborted", 0))
+        """Abort every request of the engine, and what programs of this notebook hold back until it has room; a sentence
+        with their number."""
+        engine = self.require()
+        held = abort_held(engine)  # first: they would leave as soon as there is room
+        number = held + int(engine.abort_all().get("aborted", 0))
         return f"Aborted {words.count(number)} request{'' if number == 1 else 's'}."
 
     def _changed(self) -> None:

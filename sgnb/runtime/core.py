@@ -183,6 +183,19 @@ class Core(Ending):
         if done:
             self.on_events(done)
 
+    def abort_held(self) -> int:
+        """End the generations that wait for credit as if the engine had aborted them; how many."""
+        with self._submit_lock, self.lock:
+            dead = [op for op in self.held if isinstance(op, GenOp | SelectOp | SharedOp)]
+            rids = {op.rid for op in dead}
+            self.held = [op for op in self.held if getattr(op, "rid", None) not in rids]
+        if dead:
+            self.on_events([Done(op.rid, {"type": "abort", "matched": None}, {}) for op in dead])
+            self.flush()  # what is left costs nothing
+            if not self.held:
+                self.credits.forget(self)
+        return len(dead)
+
     def _optimized(self, ops: list[Op]) -> list[Op]:
         if 0 < len(ops) <= self._room_for_ops:
             self._room_for_ops -= len(ops)
@@ -298,3 +311,9 @@ class Core(Ending):
         with self.lock:
             self._roots += 1
             return f"0.{self._roots}"
+
+
+def abort_held(backend: Backend) -> int:
+    """Abort what the runs of a backend hold back until KV is free; how many generations that were."""
+    books = credits_of(backend)
+    return sum(core.abort_held() for core in list(CORES) if core.credits is books)

@@ -9,6 +9,7 @@ from whole_engine import WholeEngine
 
 import sgnb as sgl
 from sgnb.lang.block import ForkOp, GenOp, IdsOp, SelectOp, TextOp
+from sgnb.runtime.core import abort_held
 from sgnb.runtime.credits import costs_of, most_tokens, split
 from sgnb.sampling_params import SamplingParams
 
@@ -186,6 +187,28 @@ def test_cancelling_drops_what_is_held():
     assert run.status == "stopped" and not run.core.held and not run.core.slots
     engine.settle()
     assert many.run(8, 8, backend=engine, temperature=0.0).ret_value is not None
+    engine.shutdown()
+
+
+def test_what_is_held_can_be_aborted_and_the_rest_goes_on():
+    engine = WholeEngine(max_total_tokens=600)
+
+    @sgl.function
+    def prog(s):
+        group = s.fork(40)
+        for arm in group:
+            arm += "Arm. " + sgl.gen("x", max_tokens=60, ignore_eos=True) + sgl.select("y", ["a", "b"])
+        return [arm.get_meta_info(name)["finish_reason"]["type"] for arm in group for name in "xy"]
+
+    run = prog.run_async(backend=engine)
+    assert run.core.wait_plain(lambda: bool(run.core.held), 20)
+    aborted = abort_held(engine)
+    ends = run.result().ret_value
+    assert aborted > 0 and ends.count("abort") == aborted < len(ends)
+    assert not run.core.held and not run.core.slots
+    assert abort_held(engine) == 0
+    assert many.run(8, 8, backend=engine, temperature=0.0).ret_value is not None
+    engine.settle()
     engine.shutdown()
 
 
