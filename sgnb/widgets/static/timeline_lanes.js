@@ -66,7 +66,7 @@ function drawLane(context, b, g, lane, y, { index, whole, latest, find }) {
   const { record, pieces } = lane;
   const middle = y + LANE / 2;
   for (const wait of waitsOf(lane, latest)) {
-    if (wait.to >= g.from && wait.from <= g.to) waiting(context, b, g, wait, middle, find, lane, pieces);
+    if (wait.to >= g.from && wait.from <= g.to) waiting(context, b, g, wait, middle, find, lane);
   }
   let joined = null;
   for (let i = firstPiece(pieces, g.from); i < pieces.length; i++) {

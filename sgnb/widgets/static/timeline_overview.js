@@ -18,7 +18,7 @@ export function drawOverview(context, c, g, { index, figures, window, slots, end
   const boxes = barsOf(prefill, decode, bars - 2);
   const foot = top + bars;
   context.fillStyle = c.decode;
-  boxes.forEach(({ high, low }, i) => low && context.fillRect(g.left + i * each, foot - low, each - 1, low));
+  boxes.forEach(({ low }, i) => low && context.fillRect(g.left + i * each, foot - low, each - 1, low));
   context.fillStyle = c.prefillThin;
   boxes.forEach(({ high, low }, i) => high > low && context.fillRect(g.left + i * each, foot - high, each - 1, high - low));
   clip(context, g, height);
@@ -49,8 +49,7 @@ export function drawOverview(context, c, g, { index, figures, window, slots, end
   context.font = `11px ${c.ui}`;
   context.fillStyle = c.text2;
   context.textBaseline = "top";
-  const ticks = 7;
-  const shown = g.width < 420 ? 3 : ticks;
+  const shown = g.width < 420 ? 3 : 7;
   for (let i = 0; i < shown; i++) {
     const part = i / (shown - 1);
     const time = g.from + part * (g.to - g.from);
