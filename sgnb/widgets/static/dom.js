@@ -38,12 +38,13 @@ export function fill(node, ...children) {
 
 /** Change what a node holds: the focus stays at its place in it. */
 export function refocus(node, change) {
-  const stops = () => [...node.querySelectorAll("[tabindex], button")];
-  const at = node.contains(document.activeElement) ? stops().indexOf(document.activeElement) : -1;
+  const stops = () => [...node.querySelectorAll("[tabindex],button")];
+  const at = stops().indexOf(document.activeElement);
   change();
   if (at < 0) return;
-  stops()[at]?.focus({ preventScroll: true });
-  if (!node.contains(document.activeElement)) node.focus({ preventScroll: true }); // a dialog, whose keys must go on
+  const still = { preventScroll: true };
+  stops()[at]?.focus(still);
+  if (!node.contains(document.activeElement)) node.focus(still); // a dialog, whose keys must go on
 }
 
 /** Replace children only when what they say differs, `extra` included: scroll stays, and so does the focus. */
