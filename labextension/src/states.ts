@@ -203,7 +203,7 @@ export function look(facts: IFacts, trans: TranslationBundle): ILook {
     case 'failed':
       out.tone = 'trouble';
       out.sentence = firstLine(facts.state?.engine?.error) || trans.__('The engine did not start.');
-      out.lines = facts.state?.log.slice(-2) ?? [];
+      out.lines = lastLines(facts, out.sentence);
       button('launch', trans.__('Start again'), 'primary');
       button('openLog', trans.__('Open log'));
       button('saveReport', trans.__('Save report…'));
@@ -354,6 +354,11 @@ function unbroken(text: string): string {
   return text.replace(/ /g, '\u00a0');
 }
 
+/** The end of the log, without the line that the sentence above it says already. */
+function lastLines(facts: IFacts, sentence: string): string[] {
+  return (facts.state?.log ?? []).filter(line => !line.includes(sentence)).slice(-2);
+}
+
 function describeEnd(facts: IFacts, out: ILook, trans: TranslationBundle, button: AddButton): void {
   const lost = facts.state?.lost ?? 0;
   out.tone = 'trouble';
@@ -363,7 +368,7 @@ function describeEnd(facts: IFacts, out: ILook, trans: TranslationBundle, button
   } else if (lost > 1) {
     out.text = trans.__('%1 requests failed. Their cells keep the text so far.', formatCount(lost));
   }
-  out.lines = facts.state?.log.slice(-2) ?? [];
+  out.lines = lastLines(facts, out.sentence);
   button('launch', trans.__('Start again'), 'primary');
   button('openLog', trans.__('Open log'));
   button('saveReport', trans.__('Save report…'));

@@ -144,6 +144,9 @@ test("died", () => {
   assert.equal(shown.sentence, "The engine was killed (signal 9). The machine was low on memory.");
   assert.equal(shown.text, "3 requests failed. Their cells keep the text so far.");
   assert.deepEqual(shown.lines, log.slice(1));
+  const told = [...log, `10:52:07 ▲ ${error.split("\n")[0]}`, "10:52:07 ending: fault"];
+  const lines = look(facts("died", { engine: { state: "died", error }, log: told }), trans).lines;
+  assert.deepEqual(lines, ["10:52:07 end of log", "10:52:07 ending: fault"], "what the sentence says is not said again");
   assert.deepEqual(labels(shown), ["Start again", "Open log", "Save report…", "Open recording…"]);
   assert.equal(shown.foot, "The views show the last state before the end.");
   assert.equal(look(facts("died", { lost: 1 }), trans).text, "1 request failed. Its cell keeps the text so far.");
