@@ -160,16 +160,20 @@ class LiveRequests:
             if share < FULL_SHARE and self.now - self._short_at > SHORT_SECONDS:
                 return None
             largest = max(runs, key=lambda one: one.held)
-            cell = [one.rid for one in self._by_rid.values() if one.label.cell == largest.label.cell]
-            mine = [rid for rid in cell if self._by_rid[rid].client == client]
+            place = (largest.client, largest.label.cell)
+            cell = [one.rid for one in self._by_rid.values() if (one.client, one.label.cell) == place]
+            if (
+                not largest.label.cell
+            ):  # a program that no cell runs: others like it have nothing to do with it
+                cell = [largest.rid]
             oldest = min(one.since for one in waits)
             return {
                 "waiting": len(waits),
                 "oldest": round(max(0.0, self.now - oldest), 1),
                 "holder": words.visible(largest.name),
                 "slots": largest.held,
-                "cell": words.visible(largest.label.cell or largest.rid),
-                "rids": mine if largest.client == client else [],
+                "cell": words.visible(largest.label.cell or largest.name),
+                "rids": cell if largest.client == client else [],
             }
 
     def name_of(self, rid: str) -> str:

@@ -326,6 +326,9 @@ function stateWords(facts: IFacts, trans: TranslationBundle): string {
   }
 }
 
+/** Below this share of slots in use "KV is full" needs a word: sgnb/panel_requests.py has the same. */
+const FULL_SHARE = 0.95;
+
 function describeFull(facts: IFacts, out: ILook, trans: TranslationBundle, button: AddButton): void {
   const full = facts.state?.full;
   const stats = facts.state?.stats;
@@ -344,6 +347,9 @@ function describeFull(facts: IFacts, out: ILook, trans: TranslationBundle, butto
   const holds = trans.__('%1 holds %2 slots.', full.holder, formatCount(full.slots));
   out.sentence = `${waits} ${holds}`;
   out.tone = 'warn';
+  if (stats.kv_locked < FULL_SHARE * stats.kv_total) {
+    out.text = trans.__('The other slots are kept for what the running requests may still write.');
+  }
   button('showHolders', trans.__('Show holders'));
   const why = full.rids.length ? '' : trans.__('Another notebook runs it.');
   button('abortCell', trans.__('Abort %1', full.cell), 'plain', why);

@@ -110,6 +110,9 @@ test("KV is full", () => {
   assert.equal(shown.sentence, "14 requests wait, the oldest for 6.2\u00a0s. 13 summary holds 5\u202f210 slots.");
   assert.equal(shown.details, "16\u202f371 of 16\u202f384 slots in use or locked");
   assert.deepEqual(labels(shown), ["Show holders", "Abort 13"]);
+  assert.equal(shown.text, "");
+  const kept = look(facts("full", { full, stats: { ...stats, kv_locked: 820 } }), trans);
+  assert.equal(kept.text, "The other slots are kept for what the running requests may still write.");
   const one = look(facts("full", { full: { ...full, waiting: 1, rids: [] }, stats }), trans);
   assert.ok(one.sentence.startsWith("1 request waits, for 6.2\u00a0s."));
   assert.equal(one.buttons[1].why, "Another notebook runs it.");

@@ -88,6 +88,19 @@ def test_full_names_who_waits_and_who_holds() -> None:
     assert live.number == 0 and live.full(stats(960), 1) is None
 
 
+def test_full_offers_to_abort_one_program_and_not_others_without_a_cell_or_of_another_notebook() -> None:
+    for cell, cells in (("", ["a"]), ("4", ["a", "b"])):
+        live = LiveRequests()
+        live.take(request("a", "first_token", cell=cell))
+        live.take(request("b", "first_token", cell=cell))
+        live.take(request("other", "first_token", cell=cell, client=2))
+        live.take(request("c", "queued", cell="5"))
+        live.take(step(StepRow(rid="a", kind="decode", tokens=1, prefix=959), time=9.2))
+        full = live.full(stats(960), 1)
+        assert full is not None and full["rids"] == cells
+        assert full["cell"] == (cell or full["holder"])
+
+
 def test_a_late_panel_begins_with_what_lives() -> None:
     live = LiveRequests()
     live.take(request("a", "first_token"))
