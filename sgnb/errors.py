@@ -55,6 +55,27 @@ def article(word: str) -> str:
     return "an" if word[:1].lower() in "aeio" else "a"
 
 
+WIDEST = 76
+"""Characters of a source line that are shown: a longer one is folded, and its carets then stand below nothing."""
+BEFORE = 24
+"""Of these so many before what is pointed at."""
+
+
+def _excerpt(text: str, col: int) -> tuple[str, int]:
+    """Of a long line the part around column ``col``, and where that column is in it."""
+    if len(text) <= WIDEST:
+        return text, col
+    blanks = len(text) - len(text.lstrip())
+    text, col = text[blanks:], max(0, col - blanks)
+    start = max(0, min(col - BEFORE, len(text) - WIDEST))
+    shown = text[start : start + WIDEST]
+    if start + WIDEST < len(text):
+        shown = shown[:-1] + "…"
+    if start:
+        shown = "…" + shown[1:]
+    return shown, col - start
+
+
 class SgnbError(Exception):
     """Base of all errors of sgnb. ``hint`` is one sentence that names the next thing to do."""
 
@@ -73,8 +94,9 @@ class SgnbError(Exception):
         if self.position and self.position.text:
             text = self.position.text.rstrip("\n").expandtabs(1)
             width = max(1, (self.position.end_col or self.position.col + 1) - self.position.col)
-            width = min(width, max(1, len(text) - self.position.col))
-            out += [f"    {text}", f"    {' ' * self.position.col}{'^' * width}"]
+            text, col = _excerpt(text, self.position.col)
+            width = min(width, max(1, len(text) - col))
+            out += [f"    {text}", f"    {' ' * col}{'^' * width}"]
         if self.hint:
             out.append(self.hint)
         return out

@@ -7,6 +7,8 @@ import re
 import pytest
 from error_catalogue import CATALOGUE, PAGE, error_of, page
 
+from sgnb.errors import WIDEST, SgnbError, SourcePosition
+
 CASES = [(name, case) for cases in CATALOGUE.values() for name, case in cases.items()]
 
 
@@ -23,6 +25,18 @@ def test_each_has_a_place_one_sentence_and_a_way_on(name, case):
     assert error.position is not None and error.position.in_cell, name
     assert error.position.text == case.whole.splitlines()[error.position.line - 1]
     assert "^" in error.lines()[2]
+
+
+@pytest.mark.parametrize("before", [0, 30, 99, 400])
+@pytest.mark.parametrize("after", [0, 7, 200])
+def test_of_a_long_line_the_part_around_the_place_is_shown(before, after):
+    text = "        " + "a" * before + "HERE" + "b" * after
+    at = 8 + before
+    _, shown, carets = SgnbError("No.", position=SourcePosition("f", 1, at, at + 4, text)).lines()
+    assert len(shown) <= 4 + WIDEST
+    assert shown[carets.index("^") : carets.rindex("^") + 1] == "HERE"
+    if len(text) <= WIDEST:
+        assert shown == f"    {text}"
 
 
 def test_the_page_shows_what_is_raised():
