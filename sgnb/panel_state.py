@@ -94,7 +94,7 @@ class EngineWatch:
         self._wake()
 
     def _ask_figures(self, ended: threading.Event) -> None:
-        while not ended.is_set():
+        while not ended.is_set() and self.engine.state in ALIVE:
             try:
                 if self.engine.info is not None:
                     self._take_figures()

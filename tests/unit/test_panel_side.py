@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import queue
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -222,6 +224,19 @@ class Watched:
     def ask(self, verb: str, args: Any = None, timeout: float = 0.0) -> dict[str, Any]:
         self.asked.put(verb)
         return {"time": 1.0} if verb == "stats" else {"requests": []}
+
+
+def test_an_engine_that_has_ended_is_asked_for_nothing() -> None:
+    engine = Watched()
+    watch = panel_state.EngineWatch(engine, lambda: None)
+    watch.look("figures")
+    assert engine.asked.get(timeout=60) == "stats"
+    engine.state = "died"
+    deadline = time.monotonic() + 60
+    while any(thread.name == "sgnb panel figures" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    watch.close()
 
 
 def test_an_engine_is_followed_as_far_as_the_page_shows_it() -> None:
