@@ -388,9 +388,14 @@ export class PanelModel {
   }
 
   private _onClosed(): void {
+    const talked = this._state !== null;
     this._state = null;
     this._history = [];
-    this._setPhase('not-loaded');
+    if (talked) {
+      void this._attach(); // unloaded, or given up while this page was asleep: the kernel says which
+    } else {
+      this._setPhase('not-loaded');
+    }
   }
 
   private _tick(): void {

@@ -173,3 +173,18 @@ test("closing a notebook that is not worked in leaves the panel where it is", ()
   console_.disposed.emit();
   assert.equal(model.followed, notebook.sessionContext);
 });
+
+test("a panel that the kernel gave up while the page was asleep attaches anew; after an unload it says so", async () => {
+  const model = new PanelModel(trans);
+  const kernel = { handleComms: true, status: "idle" };
+  for (const name of ["iopubMessage", "statusChanged", "connectionStatusChanged"]) kernel[name] = new Signal(kernel);
+  let opened = 0;
+  model._talk.open = async () => ++opened > 0;
+  model.follow(contextOf(kernel));
+  model._onState({ seq: 1, engine: null, stats: null, requests: [], engines: [], log: [], message: "" }, NaN);
+  assert.deepEqual([model.phase, opened], ["no-engine", 1]);
+  model._onClosed();
+  assert.deepEqual([model.phase, opened], ["connecting", 2]);
+  model._onClosed();
+  assert.deepEqual([model.phase, opened], ["not-loaded", 2], "nobody there knows the target");
+});
