@@ -108,6 +108,7 @@ class SglMagics(Magics):
         __tracebackhide__ = True
         quiet = words.deterministic() or output.display_mode(self.shell) == "static"
         began = time.monotonic()
+        waits = engine.state == "starting"  # one that runs, of another notebook say, is not waited for
 
         said: list[str] = []
 
@@ -121,7 +122,7 @@ class SglMagics(Magics):
             control.await_ready(engine, report)
         except KeyboardInterrupt:
             raise StoppedByUser(f"engine {engine.name} goes on starting; %sgl stop ends it") from None
-        took = "" if quiet else f" after {words.duration(time.monotonic() - began)}"
+        took = "" if quiet or not waits else f" after {words.duration(time.monotonic() - began)}"
         print(f"Engine {engine.name} is ready{took}: {control.describe(engine)}")
 
     def _stop(self, rest: list[str]) -> None:

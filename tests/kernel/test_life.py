@@ -331,7 +331,7 @@ def test_f11_two_notebooks_share_an_engine(make_kernel: Callable[..., Kernel]) -
     pid = ready(owner)
     guest.ok("%load_ext sgnb")
     assert "main" in guest.ok("%sgl engines").stdout
-    guest.ok("%sgl attach main")
+    assert guest.ok("%sgl attach main").stdout.startswith("Engine main is ready: "), "nothing was waited for"
     guest.ok('%%sgl -o out\ns += gen("x", max_tokens=5, ignore_eos=True)')
     refused = owner.run("%sgl stop")
     assert "1 other notebook uses engine main." in refused.error
