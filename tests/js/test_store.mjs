@@ -7,6 +7,7 @@ import { CACHED, DECODE, EngineState, FREE } from "../../sgnb/widgets/static/fol
 import { History } from "../../sgnb/widgets/static/history.js";
 import { decode } from "../../sgnb/widgets/static/msgpack.js";
 import { registry } from "../../sgnb/widgets/static/registry.js";
+import { Slices, drain } from "../../sgnb/widgets/static/slices.js";
 import { Store, storeOf } from "../../sgnb/widgets/static/store.js";
 import { Tape } from "../../sgnb/widgets/static/tape.js";
 import { Script, cast, large } from "./scenario.mjs";
@@ -424,14 +425,14 @@ test("a missing event is noticed, and asked for", () => {
   assert.equal(store.feedEvents(script.events.slice(11, 14)), false);
   assert.equal(store.live.seq, 10);
   // A frame with the hole makes the store say what it knows.
-  store._frame(encode({ incarnation: "a", last_seq: 14, time: 1, events: [{ seq: 12, event: { t: "stats", time: 1 } }] }));
+  drain(store._frame(encode({ incarnation: "a", last_seq: 14, time: 1, events: [{ seq: 12, event: { t: "stats", time: 1 } }] })));
   assert.ok(store.gap);
   assert.deepEqual([said.at(-1).k, said.at(-1).from], ["sub", 10]);
   // So does a heartbeat whose last number it never saw.
   const other = filled(new Script());
   other.attach({ send: content => said.push(content), onMessage: () => () => {} });
   other.visible({}, true);
-  other._frame(encode({ incarnation: "a", last_seq: 3, time: 1, events: [] }));
+  drain(other._frame(encode({ incarnation: "a", last_seq: 3, time: 1, events: [] })));
   assert.ok(other.gap);
   for (const each of [store, other]) for (const view of [...each._visible]) each.visible(view, false);
 });
@@ -589,4 +590,60 @@ test("a store that no view uses can forget its data, and gets them again", () =>
   store.visible(view, true);
   assert.deepEqual([said.at(-1).k, said.at(-1).from], ["sub", 0]);
   store.visible(view, false);
+});
+
+test("a large snapshot and its frames are taken in slices, in their order, while the old picture stays", async () => {
+  const script = large(3000, 60000);
+  const cut = script.events.length - 500;
+  const early = filled(Object.assign(Object.create(script), { events: script.events.slice(0, cut) })).live;
+  const nodes = [...early.nodes.values()].map(n => [n.id, n.parent, n.start, n.length, n.locks, n.hits, n.pins, n.soft, n.used, n.root]);
+  const runs = [];
+  for (let slot = 0; slot < early.slots; slot++) if (early.owners[slot]) runs.push([early.ownerNames[early.owners[slot]], slot, 1, ""]);
+  const picture = { ...script.picture, seq: early.seq, time: early.time, step: early.step, nodes: nodes.sort((a, b) => a[2] - b[2]), runs };
+  const whole = filled(script);
+  const store = filled(cast());
+  const before = store.live;
+  let heard;
+  store.attach({ send: () => {}, onMessage: listener => ((heard = listener), () => {}) });
+  const { now } = performance;
+  let clock = 0;
+  performance.now = () => (clock += 1); // every look at it costs a millisecond
+  try {
+    heard({ k: "snapshot", page: store.page, n: 1 }, [encode(picture)]);
+    heard({ k: "frames", page: store.page, n: 2 }, [encode({ incarnation: "", last_seq: script.seq, time: script.time, events: script.events.slice(cut) })]);
+    assert.ok(store.live === before && store.phase === "gap" && store.received === 0);
+    for (let rounds = 0; store.received < 2; rounds++) {
+      assert.ok(rounds < 1e5);
+      await new Promise(done => setTimeout(done));
+    }
+  } finally {
+    performance.now = now;
+  }
+  assert.equal(store.live.seq, whole.live.seq);
+  assert.deepEqual([...store.live.nodes.keys()].sort(), [...whole.live.nodes.keys()].sort());
+  assert.deepEqual(store.live.counts, whole.live.counts);
+  assert.ok(!store.gap);
+});
+
+test("what a message makes a page ask waits for its turn", () => {
+  const slices = new Slices();
+  const done = [];
+  const job = function* (name, more) {
+    yield;
+    more?.();
+    yield;
+    done.push(name);
+  };
+  slices.put(job("first", () => slices.put(job("second"))));
+  slices.put(job("third"));
+  assert.deepEqual(done, ["first", "second", "third"]);
+  const { error } = console;
+  console.error = () => {};
+  try {
+    slices.put(job("fails", () => assert.fail()));
+  } finally {
+    console.error = error;
+  }
+  slices.put(job("last"));
+  assert.deepEqual(done, ["first", "second", "third", "last"]);
 });

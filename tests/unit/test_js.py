@@ -21,7 +21,7 @@ MOST = {"widget_timeline.js": 90_000}
 """Bytes a widget's script may have, minified and packed; the others 60 000."""
 UNPACKED = {
     "program.js": 74_000,
-    "widget_timeline.js": 90_500,
+    "widget_timeline.js": 91_500,
     "widget_tree.js": 71_500,
     "widget_kv.js": 67_500,
 }

@@ -5,6 +5,8 @@
 // one it changes (`_mine`). Only this module may change a node, and only one that `_mine` gave. While `watched`, a state
 // notes what it changes, so that tape.js can keep the difference alone.
 
+import { drain } from "./slices.js";
+
 export const FREE = 0;
 export const PREFILL = 1;
 export const DECODE = 2;
@@ -13,6 +15,7 @@ export const SCORE = 4;
 const KINDS = { prefill: PREFILL, decode: DECODE };
 const SLOT_FIELDS = ["owners", "kinds", "written"];
 const OWNER_FIELDS = ["ownerNames", "ownerNode", "ownerCount", "ownerDecode"];
+const PART = 256; // nodes, or runs of slots, of a snapshot taken at a time
 let turns = 0;
 
 /** The knobs of a snapshot; of one of an older recording the policy alone. */
@@ -51,16 +54,26 @@ export class EngineState {
 
   /** A state from the engine's answer to `picture`. */
   static fromSnapshot(snapshot) {
+    return drain(EngineState.fromParts(snapshot));
+  }
+
+  /** The same in slices. */
+  static *fromParts(snapshot) {
     const state = new EngineState(snapshot.slots, snapshot.page_size);
     state.seq = snapshot.seq;
     state.slotBytes = snapshot.slot_bytes ?? 0;
     state.time = snapshot.time;
     state.step = snapshot.step;
+    let left = PART;
     for (const [id, parent, start, length, locks, hits, pins, soft, used, root] of snapshot.nodes) {
+      if (!left--) yield (left = PART);
       state._add({ id, parent, start, length, locks, hits, pins, soft, used, root, rid: "", edge: 0 });
     }
     state.next = snapshot.next ?? [];
-    for (const [owner, start, count, kind] of snapshot.runs) state._run(owner, start, count, kind ?? "", 0);
+    for (const [owner, start, count, kind] of snapshot.runs) {
+      if (!left--) yield (left = PART);
+      state._run(owner, start, count, kind ?? "", 0);
+    }
     for (const req of snapshot.requests) {
       state.live.set(req.rid, req.state);
       if (req.node) state.holds.set(req.rid, req.node);

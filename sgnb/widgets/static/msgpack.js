@@ -2,13 +2,42 @@
 
 const utf8 = new TextDecoder("utf-8");
 
+import { drain } from "./slices.js";
+
+const PART = 64; // items of a long array read at a time
+
 /** Decode one value from `bytes` (Uint8Array, DataView or ArrayBuffer). Throws RangeError on what is no MessagePack. */
 export function decode(bytes) {
+  return drain(decoding(bytes));
+}
+
+/** The same in slices: yields between parts of the long arrays that a map holds. */
+export function* decoding(bytes) {
   const data = asBytes(bytes);
   const reader = { data, view: new DataView(data.buffer, data.byteOffset, data.byteLength), at: 0 };
-  const value = read(reader, 0);
+  const keys = opened(reader, 0x80, 0xde);
+  const value = keys < 0 ? read(reader, 0) : {};
+  for (let left = keys; left > 0; left--) {
+    const key = read(reader, 1);
+    const length = opened(reader, 0x90, 0xdc);
+    const item = length < 0 ? read(reader, 1) : [];
+    for (let i = 0; i < length; i++) {
+      item.push(read(reader, 2));
+      if (i % PART === PART - 1) yield;
+    }
+    if (key !== "__proto__") value[key] = item;
+  }
   if (reader.at !== data.length) throw new RangeError(`MessagePack: ${data.length - reader.at} bytes too many`);
   return value;
+}
+
+/** The length of what begins here, if it is of this kind: `small` or `wide` codes; else -1, and nothing is read. */
+function opened(r, small, wide) {
+  const code = r.view.getUint8(r.at);
+  if ((code & 0xf0) === small) return r.data[r.at++] & 15;
+  if (code !== wide && code !== wide + 1) return -1;
+  r.at++;
+  return uint(r, 2 << (code - wide));
 }
 
 /** The bytes of what a comm delivers. */

@@ -21,9 +21,10 @@
 // 10), also those before the page looked: the engine has them, and goTo() a moment before store.oldest gets them
 // (store.fetching until they are there). A recording is kept whole.
 
-import { asBytes, decode } from "./msgpack.js";
+import { asBytes, decode, decoding } from "./msgpack.js";
 import { pageId, registry } from "./registry.js";
 import { onSettings, settings } from "./settings.js";
+import { Slices, drain } from "./slices.js";
 import { KEEP_SECONDS, Tape, lastBefore } from "./tape.js";
 
 const SILENCE = 5000; // ms without a message: subscribe anew
@@ -50,6 +51,7 @@ export class Store {
     this._asked = new Map();
     this._askId = 0;
     this._heard = 0;
+    this._slices = new Slices();
     this.reset();
     onSettings(() => this._keepOnly(keepSeconds())); // for as long as the page: so is the store
   }
@@ -210,16 +212,27 @@ export class Store {
 
   /** Take a snapshot (decoded): what was shown before is replaced. */
   load(snapshot) {
+    drain(this._loading(snapshot));
+  }
+
+  /** What is shown stays until the new picture is whole. */
+  *_loading(snapshot) {
+    const tape = new Tape({ replaying: !!this.replaying, keep: keepSeconds() });
+    yield* tape.loading(snapshot);
     this.reset();
-    this.tape.load(snapshot);
+    this.tape = tape;
     this._setClock(snapshot.time);
     this.gap = false;
     this._tell("data");
   }
 
   /** Take numbered events; false when one is missing, or cannot follow what came before. `bytes` is their raw form, if there is one. */
-  feedEvents(numbered, { bytes = null, time = 0 } = {}) {
-    if (!this.tape.feed(numbered, bytes)) return false;
+  feedEvents(numbered, more) {
+    return drain(this._feeding(numbered, more));
+  }
+
+  *_feeding(numbered, { bytes = null, time = 0 } = {}) {
+    if (!(yield* this.tape.feeding(numbered, bytes))) return false;
     this._setClock(Math.max(time, this.live.time));
     return true;
   }
@@ -359,9 +372,12 @@ export class Store {
     if (!content || typeof content !== "object") return;
     if (content.k === "answer") return this._answered(content, buffers);
     if (content.page !== undefined && content.page !== this.page) return; // for another page of the same widget
-    if (Number.isInteger(content.n)) this.received = Math.max(this.received, content.n);
     this._heard = performance.now();
     this.messages++;
+    this._slices.put(this._taking(content, buffers));
+  }
+
+  *_taking(content, buffers) {
     if (content.k === "engine") {
       this.engineState = content.state;
       this.engineAt = content.at;
@@ -369,25 +385,30 @@ export class Store {
     } else if (content.k === "snapshot") {
       const again = this.replaying && this.live.seq > 0;
       if (content.replay) this.replaying = content.replay;
-      if (again) this.loadPart(decode(asBytes(buffers[0])));
-      else this.load(decode(asBytes(buffers[0])));
+      if (this.live.seq) this.gap = true; // "Catching up …" while it is taken in
+      this._tell("state");
+      const snapshot = yield* decoding(buffers[0]);
+      if (again) this.loadPart(snapshot);
+      else yield* this._loading(snapshot);
+      this.gap = false;
     } else if (content.k === "replay") {
       this.replaying = content.replay;
       this._tell("state");
     } else if (content.k === "frames") {
-      for (const buffer of buffers) if (!this._frame(asBytes(buffer))) break;
+      for (const buffer of buffers) if (!(yield* this._frame(asBytes(buffer)))) break;
       this._tell("data");
     }
+    if (Number.isInteger(content.n)) this.received = Math.max(this.received, content.n); // what waits here is not taken yet
   }
 
-  _frame(bytes) {
-    const frame = decode(bytes);
+  *_frame(bytes) {
+    const frame = yield* decoding(bytes);
     if (frame.incarnation && this.incarnation && frame.incarnation !== this.incarnation) {
       this.goLive();
       this.reset();
     }
     if (frame.incarnation) this.incarnation = frame.incarnation;
-    const whole = this.feedEvents(frame.events ?? [], { bytes, time: frame.time });
+    const whole = yield* this._feeding(frame.events ?? [], { bytes, time: frame.time });
     if (whole && (frame.last_seq <= this.live.seq || frame.past)) {
       this.gap = this.gap && !!frame.past && frame.last_seq > this.live.seq;
       return true;

@@ -7,6 +7,7 @@
 import { EngineState } from "./fold.js";
 import { History } from "./history.js";
 import { decode } from "./msgpack.js";
+import { drain } from "./slices.js";
 
 export const KEEP_SECONDS = 600; // the engine itself has no more
 const MAX_LOG_BYTES = 48 << 20;
@@ -67,8 +68,16 @@ export class Tape {
 
   /** Begin with a snapshot (decoded). Its `past`, events before it, is for the lists alone. */
   load(snapshot) {
-    this.live = EngineState.fromSnapshot(snapshot);
-    for (const { event } of snapshot.past ?? []) this.history.apply(event);
+    drain(this.loading(snapshot));
+  }
+
+  /** The same in slices. */
+  *loading(snapshot) {
+    this.live = yield* EngineState.fromParts(snapshot);
+    for (const { event } of snapshot.past ?? []) {
+      this.history.apply(event);
+      yield;
+    }
     this.goOn(snapshot);
   }
 
@@ -87,6 +96,11 @@ export class Tape {
 
   /** Take numbered events; false when one is missing, or cannot follow. `bytes` is their raw form, if there is one. */
   feed(numbered, bytes = null) {
+    return drain(this.feeding(numbered, bytes));
+  }
+
+  /** The same in slices; between them the state is that of an earlier event. */
+  *feeding(numbered, bytes = null) {
     const fresh = numbered.filter(({ seq }) => seq > this.live.seq);
     if (!fresh.length) return true;
     if (fresh.some(({ seq }, index) => seq !== this.live.seq + 1 + index)) return false;
@@ -96,6 +110,7 @@ export class Tape {
       this.live.apply(seq, event);
       this.history.apply(event);
       if (seq - this._points[this._points.length - 1].seq >= EVENTS_A_POINT) this._point();
+      yield;
     }
     this._cut();
     return !this.live.odd && !this.history.odd;
