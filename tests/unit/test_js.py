@@ -20,10 +20,10 @@ ROOT = Path(__file__).parents[2]
 MOST = {"widget_timeline.js": 90_000}
 """Bytes a widget's script may have, minified and packed; the others 60 000."""
 UNPACKED = {
-    "program.js": 74_000,
-    "widget_timeline.js": 91_500,
-    "widget_tree.js": 71_500,
-    "widget_kv.js": 67_500,
+    "program.js": 75_000,
+    "widget_timeline.js": 92_000,
+    "widget_tree.js": 72_500,
+    "widget_kv.js": 68_500,
 }
 """Bytes that a page unpacks; the others 60 000."""
 TESTS = sorted((Path(__file__).parents[1] / "js").glob("test_*.mjs"))
