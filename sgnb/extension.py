@@ -6,13 +6,16 @@ ipywidgets waits for the first display. Nothing but putting in place and taking 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sgnb import completion, inspection, knob_words, magic_options, panel, views
+from sgnb.cell import cell_number
 from sgnb.controls import Controls
 from sgnb.knobs import KNOBS, LIVE
 from sgnb.magics import SglMagics
+from sgnb.runtime.core import Notebook
 from sgnb.runtime.function import SglFunction
 from sgnb.runtime.state import State
 from sgnb.widgets import output
@@ -63,12 +66,14 @@ def load(shell: Any) -> None:
     if completer is not None:
         completer.custom_matchers.append(matcher)
     uninspect = inspection.install(shell)
+    unnamed, Notebook.cell_number = Notebook.cell_number, lambda: _running_cell(shell)
     hub = panel.PanelHub(controls)
     hub.start(shell)
 
     def unload_all() -> None:
         hub.stop()
         uninspect()
+        Notebook.cell_number = unnamed
         if completer is not None and matcher in completer.custom_matchers:
             completer.custom_matchers.remove(matcher)
         for kind in ("line", "cell"):
@@ -78,6 +83,11 @@ def load(shell: Any) -> None:
         get_publisher().stop()
 
     _loaded.append(unload_all)
+
+
+def _running_cell(shell: Any) -> str:
+    """The number of the cell that runs, for programs it runs; "" on other threads, which may outlive their cell."""
+    return cell_number(shell) if threading.current_thread() is threading.main_thread() else ""
 
 
 def _with_values() -> dict[str, str]:

@@ -13,6 +13,7 @@ from sgnb.backends.base import BackendEvent, Delta, Done, Failed, Sink, Started,
 from sgnb.backends.client import make_error
 from sgnb.errors import RequestError, SgnbError
 from sgnb.lang import instruction as lang
+from sgnb.lang.position import CELL_PREFIX
 from sgnb.messages import (
     Choice,
     Chunk,
@@ -87,7 +88,10 @@ def _op(op: lang.Instruction) -> Op:
         return Join(sid=op.sid, branches=list(op.branches))
     if isinstance(op, lang.Commit):
         return Commit(sid=op.sid)
-    line = op.position.line if op.position else 0
+    at = op.position
+    line = (
+        at.line if at and at.file.startswith(CELL_PREFIX) else 0
+    )  # elsewhere it is no line of the label's cell
     label = Label(cell=op.cell, branch=op.branch, name=op.name, line=line)
     if isinstance(op, lang.Select):
         return Select(

@@ -116,7 +116,8 @@ class Appending(Turns):
         core.append_event(
             GenQueued(self.number, slot.rid, name, event_line(slot), params.max_new_tokens, shape=shape)
         )
-        core.record(GenOp(slot.sid, slot.rid, name, params, at, core.cell, self.branch, priority))
+        branch = core.branch_label(self.branch)
+        core.record(GenOp(slot.sid, slot.rid, name, params, at, core.cell, branch, priority))
         return slot
 
     def _add_select(self, core: Core, part: api.Select, place: Place) -> Slot:
@@ -131,7 +132,7 @@ class Appending(Turns):
         core.append_event(
             GenQueued(self.number, slot.rid, name, event_line(slot), 0, part.options, method=part.method)
         )
-        where = (at, core.cell, self.branch, part.priority)
+        where = (at, core.cell, core.branch_label(self.branch), part.priority)
         core.record(SelectOp(self.sid, slot.rid, name, part.options, part.method, *where))
         return slot
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
@@ -59,6 +59,12 @@ CORES: weakref.WeakSet[Core] = weakref.WeakSet()
 """Every run that somebody holds."""
 
 
+class Notebook:
+    """What a program's run is called after: the cell that runs it. The extension says which that is."""
+
+    cell_number: Callable[[], str] = staticmethod(lambda: "")
+
+
 class Core(Ending):
     """One execution. See the module for who calls what on which thread."""
 
@@ -68,6 +74,7 @@ class Core(Ending):
         *,
         title: str = "",
         cell: str = "",
+        item: str = "",
         defaults: Mapping[str, Any] | None = None,
         seed: int | None = None,
         passes: Sequence[Pass] = PASSES,
@@ -79,6 +86,8 @@ class Core(Ending):
         CORES.add(self)
         self.title = title
         self.cell = cell
+        self.item = item
+        """Which one of a batch it is, for its requests' names: ``12.3 label``."""
         self.defaults = dict(defaults or {})
         self.seed = default_seed() if seed is None else seed
         self.passes = passes
@@ -112,6 +121,10 @@ class Core(Ending):
         """All variables the program can bind, when its graph shows them for certain."""
         self.loops = 0
         """Event loops that ``async`` bodies of this run have open."""
+
+    def branch_label(self, branch: str) -> str:
+        """A branch in the name of its requests; of a batch, below its item."""
+        return ".".join(filter(None, (self.item, branch)))
 
     # ------------------------------------------------------------ recording
 

@@ -17,7 +17,7 @@ from sgnb.lang.frontend.constants import check_graph
 from sgnb.lang.ir import Append, Call, Graph, HolePart, Host, HostCall, Scope
 from sgnb.lang.passes import Pass, PassRecord
 from sgnb.lang.position import here, internal
-from sgnb.runtime.core import Core
+from sgnb.runtime.core import Core, Notebook
 from sgnb.runtime.program import Program, call_inline, drive_nested, program_of, root_frame
 from sgnb.runtime.run import Run, begin
 from sgnb.runtime.run_arguments import (
@@ -206,8 +206,9 @@ class SglFunction(NamesOfProgram):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         options: Mapping[str, Any],
+        item: str = "",
     ) -> Run:
-        """A Run that nobody drives yet."""
+        """A Run that nobody drives yet. ``item``: its number, as one of a batch."""
         defaults = defaults_of(options)
         caller = current_core()
         given = options["backend"]
@@ -217,6 +218,8 @@ class SglFunction(NamesOfProgram):
         core = Core(
             backend,
             title=self.__name__,
+            cell=Notebook.cell_number() if caller is None else caller.cell,
+            item=item,
             defaults=defaults,
             seed=options["seed"],
             extra_key=extra_key_of(options),
@@ -271,7 +274,7 @@ class SglFunction(NamesOfProgram):
         try:
             for number in range(len(items)):
                 while started < len(items) and len(live) < limit:
-                    live[started] = self._start_item(items[started], rest, options)
+                    live[started] = self._start_item(items[started], rest, options, str(started))
                     started += 1
                 state = ended_state(live[number])  # still among the live ones: an interrupt here stops it too
                 del live[number]
@@ -284,10 +287,10 @@ class SglFunction(NamesOfProgram):
             if progress is not None:
                 progress.close()
 
-    def _start_item(self, item: Any, rest: Mapping[str, Any], options: Mapping[str, Any]) -> Run:
+    def _start_item(self, item: Any, rest: Mapping[str, Any], options: Mapping[str, Any], name: str) -> Run:
         if isinstance(item, Mapping):
-            return self.prepare((), {**rest, **item}, options).start()
-        return self.prepare(tuple(item), rest, options).start()
+            return self.prepare((), {**rest, **item}, options, name).start()
+        return self.prepare(tuple(item), rest, options, name).start()
 
     def __repr__(self) -> str:
         return f"<program {self.__qualname__}({', '.join(self.arg_names)})>"

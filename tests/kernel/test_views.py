@@ -185,6 +185,17 @@ def test_text_of_nodes_is_given_to_its_owner(engine_kernel: Kernel) -> None:
     assert "the text of mine" not in repr(kernel.value("engine.history(1, 5000)"))
 
 
+def test_requests_of_programs_are_called_after_their_cell(kernel: Kernel) -> None:
+    kernel.ok("%load_ext sgnb\nimport sgnb\nfrom sgnb import gen")
+    kernel.ok(LAUNCH)
+    kernel.ok("@sgnb.function\ndef ask(s, q):\n    s += q + gen('x', max_tokens=2)")
+    number = kernel.value("len(get_ipython().history_manager.input_hist_parsed)")
+    kernel.ok("ask.run(q='one'); ask.run_batch([{'q': 'two'}, {'q': 'three'}]); None")
+    text = kernel.value("str(sgnb.timeline())")
+    rows = [line.split("  ")[0] for line in text.partition("\nRequests\n")[2].splitlines()[1:]]
+    assert rows == [f"{number} x", f"{number}.0 x", f"{number}.1 x"]
+
+
 def test_static_mode_gives_the_table_alone(make_kernel: Any) -> None:
     kernel = make_kernel(SGNB_DISPLAY="static")
     kernel.ok("%load_ext sgnb")

@@ -15,6 +15,7 @@ from sgnb.backends.mock import HANG, MockBackend
 from sgnb.errors import EngineDied, NoEngine
 from sgnb.lang.instruction import Extend
 from sgnb.runtime import events
+from sgnb.runtime.core import Notebook
 from sgnb.runtime.dispatcher import MAX_THREADS, pool
 from sgnb.runtime.program import eager_execution
 from sgnb.runtime.run import run_cell
@@ -267,6 +268,28 @@ def test_labels_name_cell_and_place(backend):
     run.drive()
     (op,) = decodes(backend)
     assert (op.cell, op.branch, op.name, op.position.line, op.position.col) == ("7", "", "x", 2, 11)
+
+
+def test_requests_of_a_program_are_called_after_the_cell_that_runs_it(backend, monkeypatch):
+    @sgl.function
+    def ask(s, question):
+        s += question + sgl.gen("x")
+        _, second = s.fork(2)
+        second += sgl.gen("y")
+        return second["y"]
+
+    def names():
+        found = [(op.cell, op.branch, op.name) for op in decodes(backend)]
+        backend.log.clear()
+        return sorted(found)
+
+    ask.run(question="?", backend=backend)
+    assert names() == [("", "", "x"), ("", "1", "y")]
+    monkeypatch.setattr(Notebook, "cell_number", lambda: "12")
+    ask.run(question="?", backend=backend)
+    assert names() == [("12", "", "x"), ("12", "1", "y")]
+    ask.run_batch([{"question": "a"}, {"question": "b"}], backend=backend)
+    assert names() == [("12", "0", "x"), ("12", "0.1", "y"), ("12", "1", "x"), ("12", "1.1", "y")]
 
 
 def test_who_waits_for_a_run_finds_its_end_in_the_log(monkeypatch):

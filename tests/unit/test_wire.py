@@ -40,7 +40,7 @@ META = RequestMeta(
 
 def test_a_block_keeps_order_marks_and_labels():
     params = SamplingParams(temperature=0.0)
-    position = SourcePosition("f", 4, 0)
+    position = SourcePosition("<sgl 3>", 4, 0)
     block = lang.Block(
         "run",
         (
