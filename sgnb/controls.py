@@ -22,6 +22,7 @@ from sgnb.runtime.core import abort_held
 from sgnb.widgets import words
 
 if TYPE_CHECKING:
+    from sgnb.config import EngineArgs
     from sgnb.messages import EngineRecord
 
 ALIVE = ("starting", "idle", "running", "stuck")
@@ -34,6 +35,8 @@ class Controls:
         self._lock = threading.RLock()
         self._attached: dict[str, engines.Engine] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._stopped: EngineArgs | None = None
+        """Of the engine that was stopped last."""
 
     # ------------------------------------------------------------ reading
 
@@ -80,6 +83,13 @@ class Controls:
         self._changed()
         return engine
 
+    def launch_again(self) -> engines.Engine:
+        """Start an engine with the arguments of the one that ended; the first one with the defaults."""
+        engine = self.current()
+        args = engine.args if engine is not None and engine.owner else None
+        given = args if args is not None else self._stopped
+        return self.launch() if given is None else self.launch(**msgspec.structs.asdict(given))
+
     def attach(self, name: str) -> engines.Engine:
         """Use the running engine ``name``, of this or another notebook; it becomes the current one."""
         with self._lock:
@@ -106,6 +116,7 @@ class Controls:
         with self._lock:
             engine = self.require()
             was, owner = engine.state, engine.owner
+            self._stopped = engine.args if owner else self._stopped
             engine.shutdown()
             self._attached.pop(engine.name, None)
         self._changed()

@@ -218,6 +218,8 @@ class PanelHub:
         if verb == "launch":
             args = data.get("args") or {}
             model = data.get("model") or None
+            if model is None and not args:
+                return f"Starting engine {controls.launch_again().name}."
             engine = controls.launch(
                 None if model is None else str(model), **{str(k): v for k, v in args.items()}
             )

@@ -104,6 +104,7 @@ export class PanelModel {
       seconds: this.seconds,
       sinceMillis: this.sinceMillis,
       goneAt: this._goneAt,
+      survivor: this._survivor,
       replay: this.replay
     };
   }
@@ -290,6 +291,8 @@ export class PanelModel {
 
   private _onStatus(status: Kernel.Status): void {
     if (status === 'restarting' || status === 'autorestarting') {
+      const engine = this._state?.engine;
+      if (this._phase !== 'restarting') this._survivor = engine?.owner === false ? engine.name : '';
       this._talk.close();
       this._state = null;
       this._history = [];
@@ -444,6 +447,7 @@ export class PanelModel {
   private _messageUntil = 0;
   private _clockOffset = 0;
   private _goneAt = 0;
+  private _survivor = '';
   private _replay: IReplay | null = null;
   private _storeKey = '';
   private _shown: Shown = 'all';

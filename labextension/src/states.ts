@@ -66,6 +66,8 @@ export interface IFacts {
   /** When the engine ended, and when the kernel was found dead; milliseconds since the epoch. */
   sinceMillis: number;
   goneAt: number;
+  /** The engine that the kernel used and another notebook started: it does not end with this kernel. */
+  survivor: string;
   replay: IReplay | null;
 }
 
@@ -210,7 +212,9 @@ export function look(facts: IFacts, trans: TranslationBundle): ILook {
       out.views = 'graph';
       break;
     case 'restarting':
-      out.title = trans.__('The kernel is restarting. Its engine ends with it.');
+      out.title = facts.survivor
+        ? trans.__('The kernel is restarting. Engine %1 runs on in its own notebook.', facts.survivor)
+        : trans.__('The kernel is restarting. Its engine ends with it.');
       break;
     case 'replay':
       button('closeRecording', trans.__('Close recording'));

@@ -28,7 +28,7 @@ function facts(phase, { engine = {}, ...state } = {}, more = {}) {
     message: "", ...state,
   };
   return {
-    phase, title: "review.ipynb", state: whole, kernelBusy: false, silent: false, seconds: 2460, sinceMillis: noon, goneAt: noon, replay: null,
+    phase, title: "review.ipynb", state: whole, kernelBusy: false, silent: false, seconds: 2460, sinceMillis: noon, goneAt: noon, survivor: "", replay: null,
     ...more,
   };
 }
@@ -166,6 +166,8 @@ test("did not start", () => {
 test("restarting, gone, connecting", () => {
   const title = phase => look(facts(phase, {}, { state: null }), trans).title;
   assert.equal(title("restarting"), "The kernel is restarting. Its engine ends with it.");
+  const attached = look(facts("restarting", {}, { state: null, survivor: "big" }), trans);
+  assert.equal(attached.title, "The kernel is restarting. Engine big runs on in its own notebook.");
   assert.equal(title("kernel-gone"), "The kernel ended at 10:52:07.");
   assert.equal(look(facts("connecting", {}, { state: null }), trans).text, "Asking the kernel …");
 });

@@ -84,11 +84,11 @@ def test_launch_numbers_flush_log_and_stop(kernel: Kernel) -> None:
     panel = Panel(kernel)
     first = panel.next()
     assert first["engine"] is None and first["stats"] is None and first["seq"] == 1
-    panel.say("launch", args={"runner": "stub"})
+    panel.say("launch", args={"runner": "stub", "max_total_tokens": 512})
     panel.until(lambda m: state_of(m) in ("starting", "idle"))  # a stub may be ready between two messages
     idle = panel.until(lambda m: state_of(m) == "idle" and m["stats"])
     engine = idle["engine"]
-    assert engine["name"] == "main" and engine["slots"] > 0 and engine["device"] == "cpu"
+    assert engine["name"] == "main" and engine["slots"] == 512 and engine["device"] == "cpu"
     assert abs(engine["since"] - time.time()) < 60
     assert [one["name"] for one in idle["engines"]] == ["main"]
     figures = {"tokens_per_s", "running", "waiting", "kv_used", "kv_locked", "kv_total", "reused"}
@@ -105,6 +105,10 @@ def test_launch_numbers_flush_log_and_stop(kernel: Kernel) -> None:
     panel.until(lambda m: "Unknown command" in m["message"])
     panel.say("stop")
     panel.until(lambda m: m["engine"] is None and "Stopped engine main." in m["message"])
+    panel.say("launch")  # with the arguments it had
+    assert panel.until(lambda m: state_of(m) == "idle")["engine"]["slots"] == 512
+    panel.say("stop")
+    panel.until(lambda m: m["engine"] is None)
 
 
 def test_F72_launch_and_abort_while_a_cell_runs(kernel: Kernel) -> None:
