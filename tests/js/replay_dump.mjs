@@ -11,6 +11,7 @@ const store = new Store("test/replay");
 let heard = null;
 store.attach({ send() {}, onMessage: listener => (heard = listener) });
 for (const { content, buffer } of lines) heard(content, buffer ? [new Uint8Array(Buffer.from(buffer, "base64"))] : []);
+while (store.folding) await new Promise(done => setTimeout(done));
 
 const moments = first.times.map(time => {
   store.goTo(time);

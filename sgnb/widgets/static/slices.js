@@ -7,17 +7,17 @@ const SLICE = 8; // ms
 export class Slices {
   constructor() {
     this._jobs = [];
-    this._busy = false;
+    this.busy = false;
   }
 
   /** One more job. What a job does may bring the next: that one waits for its turn. */
   put(job) {
     this._jobs.push(job);
-    if (!this._busy) this._go();
+    if (!this.busy) this._go();
   }
 
   _go() {
-    this._busy = true;
+    this.busy = true;
     const until = performance.now() + SLICE;
     while (this._jobs.length) {
       if (performance.now() > until) {
@@ -32,7 +32,7 @@ export class Slices {
       }
       if (done) this._jobs.shift();
     }
-    this._busy = false;
+    this.busy = false;
   }
 }
 

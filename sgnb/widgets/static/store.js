@@ -253,6 +253,11 @@ export class Store {
     return this._channels.length + this._visible.size > 0;
   }
 
+  /** Whether messages that came are still being taken in. */
+  get folding() {
+    return this._slices.busy;
+  }
+
   /** Bytes held for the past, about. */
   get pastBytes() {
     return this.tape.bytes;
