@@ -24,6 +24,7 @@ from sgnb.runtime.ending import Ending
 from sgnb.runtime.events import (
     GenDelta,
     GenDone,
+    GenHeld,
     GenStarted,
     RunStarted,
 )
@@ -100,6 +101,7 @@ class Core(Ending):
         """Requests share cached prefixes with those of the same key only."""
         self.begun: set[str] = set()
         """Sessions that have sent a generation since credit counts."""
+        self._told_held: set[str] = set()
         self.owed: dict[str, int] = {}
         """Tokens of text that left without a generation, about, by session."""
         self.priority = priority
@@ -174,6 +176,7 @@ class Core(Ending):
             try:
                 with self.lock:
                     block, self.held = (ops, []) if everything else self.credits.take(self, ops)
+                self._tell_held()
                 if block:
                     self.sharing.note([op for op in block if type(op) is SharedOp])
                     self.backend.submit(lower(self.id, block, self.priority), self.on_events)
@@ -195,6 +198,13 @@ class Core(Ending):
         ]
         if done:
             self.on_events(done)
+
+    def _tell_held(self) -> None:
+        """Tell once of each generation that waits for KV, or behind one that does."""
+        for op in [*self.held]:
+            if isinstance(op, GenOp | SelectOp) and op.rid not in self._told_held:
+                self._told_held.add(op.rid)
+                self.log.append(GenHeld(op.rid))
 
     def abort_held(self) -> int:
         """End the generations that wait for credit as if the engine had aborted them; how many."""

@@ -76,6 +76,12 @@ class GenQueued(msgspec.Struct, frozen=True):
     """How a choice is made, by its name."""
 
 
+class GenHeld(msgspec.Struct, frozen=True):
+    """It is not sent yet: the KV that is free would not last for it. See ``runtime.credits``."""
+
+    rid: str
+
+
 class GenStarted(msgspec.Struct, frozen=True):
     """It left the engine's queue. ``prompt``: tokens of its prompt, 0 where that is not known; ``cached``: of these, what
     it found in the cache; ``text``: ``backends.base.PromptText``, the end of the prompt in tokens."""
@@ -160,6 +166,7 @@ Event = (
     | RoleEnded
     | TextAppended
     | GenQueued
+    | GenHeld
     | GenStarted
     | GenDelta
     | GenDone

@@ -138,6 +138,10 @@ class ProgramFold:
                 self._append_prompt(state, text, line)
             case ev.GenQueued():
                 self._queue(event)
+            case ev.GenHeld(rid=rid) if rid in self.generations:
+                row, _, cost = self.generations[rid]
+                cost.held = True
+                self._touch(row)
             case ev.GenStarted(rid=rid) | ev.GenDelta(rid=rid) | ev.GenDone(rid=rid) | ev.GenFailed(rid=rid):
                 if rid in self.generations:
                     self._progress(event, *self.generations[rid], now)

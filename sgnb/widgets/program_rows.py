@@ -79,6 +79,8 @@ class Cost:
     limit: int
     rid: str = ""
     state: str = "queued"
+    held: bool = False
+    """It is not with the engine yet: KV is short."""
     prompt: int | None = None
     cached: int = 0
     miss: str = ""
@@ -129,6 +131,11 @@ class Cost:
         share = f" ({self.shares[self.winner]:.2f})" if self.shares else ""
         return f"= {option_words(self.options[self.winner])}{share}"
 
+    @property
+    def queued(self) -> str:
+        """Why it does not run yet, as far as the run knows."""
+        return "queued, short of KV" if self.held else "queued"
+
     def took(self) -> str:
         """How long it took, or nothing while that is not known."""
         return "" if self.seconds is None else words.duration(self.seconds)
@@ -136,7 +143,7 @@ class Cost:
     def parts(self, *, times: bool, stopped: bool, chosen: bool = True) -> list[str]:
         """The cost line's words after the bar, without the variable's name. ``chosen``: with the winner of a choice."""
         if self.state == "queued":
-            return [f"starts when {words.visible(self.after)} ends"] if self.after else ["queued"]
+            return [f"starts when {words.visible(self.after)} ends"] if self.after else [self.queued]
         if self.reason.get("type") == NOT_RUN:
             return [NOT_RUN]
         if self.options and self.state == "running":
@@ -258,7 +265,7 @@ class Lane:
             rate = cost.rate() if times else 0
             return "running", f"decoding, {words.count(rate)} tok/s" if rate else "decoding"
         if any(cost.state == "queued" for cost in self.costs):
-            return "waiting", "queued"
+            return "waiting", next(cost.queued for cost in self.costs if cost.state == "queued")
         if any(cost.reason.get("type") == "abort" for cost in self.costs):
             return "stopped", "stopped" if ended == "stopped" else "aborted"
         if self.costs and all(cost.reason.get("type") == NOT_RUN for cost in self.costs):

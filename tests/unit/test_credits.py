@@ -9,9 +9,11 @@ from whole_engine import WholeEngine
 
 import sgnb as sgl
 from sgnb.lang.block import ForkOp, GenOp, IdsOp, SelectOp, TextOp
+from sgnb.runtime import events
 from sgnb.runtime.core import abort_held
 from sgnb.runtime.credits import costs_of, most_tokens, split
 from sgnb.sampling_params import SamplingParams
+from sgnb.widgets.fold import ProgramFold
 
 
 def text(sid, value="ab"):
@@ -187,6 +189,22 @@ def test_cancelling_drops_what_is_held():
     assert run.status == "stopped" and not run.core.held and not run.core.slots
     engine.settle()
     assert many.run(8, 8, backend=engine, temperature=0.0).ret_value is not None
+    engine.shutdown()
+
+
+def test_a_reader_is_told_what_waits_for_kv():
+    engine = WholeEngine(max_total_tokens=200)
+    state = many.run(count=6, new=60, backend=engine)
+    entries = [entry.event for entry in state.core.log.since(0)]
+    held = [event.rid for event in entries if isinstance(event, events.GenHeld)]
+    assert 0 < len(held) == len(set(held)) < 12
+    fold, words = ProgramFold(times=False), set()
+    for entry in state.core.log.since(0):
+        fold.feed([entry])
+        words |= {lane.words(ended="", times=False)[1] for lane in fold.lanes[1:]}
+        for row in fold.rows:
+            words |= {part for cost in row.costs for part in cost.parts(times=False, stopped=False)}
+    assert {"queued", "queued, short of KV", "decoding", "done"} <= words
     engine.shutdown()
 
 
