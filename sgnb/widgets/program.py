@@ -49,7 +49,8 @@ PICTURE_CHARS = 200_000
 """Characters a second that whole pictures may have: of a long run they come less often than twice a second."""
 PICTURE_SECONDS = 5.0
 """Seconds between two pictures at most."""
-ACK_WINDOW = 2
+ACK_WINDOW = 4
+"""Snapshots on their way at most: a page acknowledges four times a second, for all its running cells together."""
 ACK_PATIENCE = 2.0
 """Seconds without any acknowledgement after which a page that did acknowledge is served slowly."""
 MIME_WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -246,12 +247,12 @@ class ProgramView:
         return max(now + 0.001, due)
 
     def _held_back(self, now: float) -> bool:
-        """True while a page that acknowledges has not done so for two snapshots: it gets the newest state later."""
+        """True while a page that acknowledges has not done so for ``ACK_WINDOW`` snapshots: the newest comes later."""
         with self._lock:
             if not self._acks or len(self._unacked) < ACK_WINDOW:
                 return False
             if now - self._last_ack > ACK_PATIENCE:  # hidden, asleep or gone: one snapshot each two seconds
-                del self._unacked[:-1]  # the one that follows makes it full again
+                del self._unacked[: 1 - ACK_WINDOW]  # the one that follows makes it full again
                 self._last_ack = now
                 self._wants_snapshot = True
                 return False

@@ -206,7 +206,10 @@ def test_F70_a_program_view_whose_page_stops_reading_gets_little_and_then_the_ne
         flush(number)
     pictures = [message for message in sent if message["k"] == "snapshot"]
     assert 10 < len(pictures) <= 2 + 60 / program.ACK_PATIENCE + 1 and len(view._unacked) <= 8
-    assert len(sent) < 30 + len(pictures), "a second of deltas until it is held back, then pictures alone"
+    until = 15 * program.ACK_WINDOW  # deltas, a picture each half second
+    assert len(sent) < until + len(pictures), (
+        "some seconds of deltas until it is held back, then pictures alone"
+    )
     sent.clear()
     view._on_message(widget, {"k": "ack", "seq": pictures[-1]["seq"]}, [])
     for _ in range(3):

@@ -41,6 +41,20 @@ function make(model) {
   let asked = -HELLO_EVERY;
   let detach = null;
 
+  // What is to be acknowledged waits for the page's one timer: all its runs and stores together do it four times a second.
+  const acks = {
+    due: null,
+    get _speaker() {
+      return this.due !== null;
+    },
+    tick() {
+      if (this.due === null) return false;
+      model.send({ k: "ack", seq: this.due });
+      this.due = null;
+      return true;
+    },
+  };
+
   // The comm also speaks for the engine's store, so that this view needs no other one to ask questions.
   const channel = {
     send: content => model.send(content),
@@ -80,7 +94,8 @@ function make(model) {
       dirty = "all";
       schedule();
     }
-    if (isRunning(snapshot.head ?? {})) model.send({ k: "ack", seq: snapshot.seq });
+    acks.due = isRunning(snapshot.head ?? {}) ? snapshot.seq : null;
+    if (acks.due !== null) registry().watch(acks);
   };
   const onMessage = message => {
     if (message?.k !== "delta") return message && view.take(message);
@@ -141,6 +156,7 @@ function make(model) {
       if (parts.get(model) === part) parts.delete(model);
       watcher.disconnect();
       registry().undraw(paint);
+      acks.due = null;
       model.off("change:snapshot", onSnapshot);
       model.off("msg:custom", onMessage);
       detach?.();

@@ -24,7 +24,7 @@ export function registry() {
       stores: new Map(),
       // One acknowledgement per tick, whichever store has one due: at most four a second from the page.
       watch(store) {
-        watched.add(store);
+        watched.add(store); // a store, or the view of a run: it has news as long as it has a `_speaker`
         timer ||= setInterval(() => {
           const list = [...watched];
           if (!list.some(other => other._speaker)) {
