@@ -112,7 +112,7 @@ def test_quickstart_streams_and_the_panel_follows(lab: Any, quickstart: list[Any
     lab.ready("quickstart.ipynb")
     lab.open_panel()
     lab.panel_state("idle")
-    assert "Paris" in lab.cell(first).locator(".jp-OutputArea").inner_text()
+    lab.cell(first).locator(".jp-OutputArea", has_text="Paris").wait_for()
 
     story = find(quickstart, "Tell a long story.")
     lab.run_cell(story)
