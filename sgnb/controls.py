@@ -228,8 +228,8 @@ def await_ready(engine: engines.Engine, report: Callable[[str], None], *, tick: 
         except TimeoutError:
             continue
         except EngineError:
-            if engine.state != "starting":
+            if engine.state not in ALIVE:
                 raise
-            time.sleep(tick / 10)  # not ready within the tick: the state tells
+            time.sleep(tick / 10)  # not ready within the tick, or just now: the state tells
     if engine.state not in ALIVE:
         engine.wait_ready(0)  # raises what went wrong

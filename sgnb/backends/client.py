@@ -183,7 +183,7 @@ class EngineClient:
                 raise self.end
             if not done:
                 raise EngineError(
-                    f"The engine was not ready after {timeout:.0f} s.", hint="See its log: %sgl log"
+                    f"The engine was not ready after {timeout:g} s.", hint="See its log: %sgl log"
                 )
 
     def control(self, verb: str, args: dict[str, Any] | None = None, timeout: float = 10.0) -> dict[str, Any]:
