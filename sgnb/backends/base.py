@@ -54,13 +54,20 @@ class TokenInfo(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The request left the queue. ``prompt``: tokens of its prompt, 0 where that is not known; ``cached``: of these,
-    what it found in the cache; ``text``: the end of the prompt in tokens, where it is told."""
+    """The request left the queue, for the first time or once more after a ``Requeued``. ``prompt``: tokens of its prompt,
+    0 where that is not known or was told before; ``cached``: of these, what it found in the cache; ``text``: the end of
+    the prompt in tokens, where it is told."""
 
     rid: str
     prompt: int = 0
     cached: int = 0
     text: PromptText | None = None
+
+
+class Requeued(msgspec.Struct, frozen=True):
+    """The request was retracted or suspended: it waits in the engine's queue again."""
+
+    rid: str
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -90,7 +97,7 @@ class Failed(msgspec.Struct, frozen=True):
     sid: str = ""
 
 
-BackendEvent = Started | Delta | Done | Failed
+BackendEvent = Started | Requeued | Delta | Done | Failed
 
 
 class Sink(Protocol):

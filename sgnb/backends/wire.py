@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sgnb.backends.base import BackendEvent, Delta, Done, Failed, Sink, Started, TokenInfo
+from sgnb.backends.base import BackendEvent, Delta, Done, Failed, Requeued, Sink, Started, TokenInfo
 from sgnb.backends.client import make_error
 from sgnb.errors import RequestError, SgnbError
 from sgnb.lang import instruction as lang
@@ -129,6 +129,8 @@ class SinkWaiter:
                 events.append(Started(chunk.rid, chunk.prompt_tokens, chunk.cached_tokens, text))
             if chunk.text or chunk.ids:
                 events.append(Delta(chunk.rid, chunk.text, _tokens(chunk)))
+            if chunk.waits:
+                events.append(Requeued(chunk.rid))
             if chunk.logprobs:
                 self._logprobs.setdefault(chunk.rid, []).extend(chunk.logprobs)
             if chunk.finish is not None:

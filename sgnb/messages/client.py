@@ -263,9 +263,11 @@ class Chunk(Wire, frozen=True, kw_only=True, tag="chunk"):
     """Tokens sampled since the last chunk (may run ahead of ``text``)."""
     logprobs: list[TokenLogprob] = []
     started: bool = False
-    """True once: the request left the queue."""
+    """The request left the queue: once, and once more after each ``waits``."""
+    waits: bool = False
+    """It was retracted or suspended and is in the queue again."""
     prompt_tokens: int = 0
-    """With ``started``: of its prompt; 0 where that is not known."""
+    """With the first ``started``: of its prompt; 0 where that is not known."""
     cached_tokens: int = 0
     """Of these, what it found in the cache."""
     choice: Choice | None = None

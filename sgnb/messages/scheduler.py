@@ -176,8 +176,10 @@ class ReqOutput(Wire, frozen=True, kw_only=True):
     visible: int = 0
     logprobs: list[TokenLogprob] = []
     started: bool = False
+    waits: bool = False
+    """As in ``Chunk``."""
     prompt_tokens: int = 0
-    """With ``started``, as in ``Chunk``."""
+    """With the first ``started``, as in ``Chunk``."""
     cached_tokens: int = 0
     finish: Finish | None = None
     meta: RequestMeta | None = None

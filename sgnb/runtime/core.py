@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Started
+from sgnb.backends.base import Backend, BackendEvent, Delta, Done, Failed, Requeued, Started
 from sgnb.errors import SgnbError
 from sgnb.lang.block import ChosenOp, GenOp, HostOp, Op, SelectOp, SharedOp, TextOp, heirs
 from sgnb.lang.lower import lower
@@ -25,6 +25,7 @@ from sgnb.runtime.events import (
     GenDelta,
     GenDone,
     GenHeld,
+    GenRequeued,
     GenStarted,
     RunStarted,
 )
@@ -281,6 +282,8 @@ class Core(Ending):
                 self.fail_slot(slot, event.error)
             elif event.__class__ is Started:
                 self.log.append(GenStarted(event.rid, event.prompt, event.cached, event.text))
+            elif event.__class__ is Requeued:
+                self.log.append(GenRequeued(event.rid))
         self.tell()
         self.finish_if_over()
 

@@ -92,6 +92,12 @@ class GenStarted(msgspec.Struct, frozen=True):
     text: object = None
 
 
+class GenRequeued(msgspec.Struct, frozen=True):
+    """It was retracted or suspended and waits in the engine's queue again, until its next ``GenStarted``."""
+
+    rid: str
+
+
 class GenDelta(msgspec.Struct, frozen=True):
     """Model text; ``tokens`` is how many tokens it stands for, ``logprobs`` holds (id, logprob, top) when asked.
 
@@ -168,6 +174,7 @@ Event = (
     | GenQueued
     | GenHeld
     | GenStarted
+    | GenRequeued
     | GenDelta
     | GenDone
     | GenFailed

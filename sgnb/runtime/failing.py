@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from sgnb.runtime.collect import release_sessions
 from sgnb.runtime.events import EventLog, GenDone, GenFailed, StateFailed
 from sgnb.runtime.meta import as_sgnb, meta_info
 from sgnb.runtime.sharing import Sharing
+from sgnb.runtime.times import times_so_far
 from sgnb.runtime.variables import Failure, Slot
 from sgnb.runtime.waiting import Waiting
 
@@ -182,13 +184,16 @@ class Failing(Waiting):
 
     def stop_generations(self) -> None:
         """Abort all that is under way, keeping partial text. Does not wait for the backend."""
+        times = times_so_far(self.log.since(0), time.monotonic()) if self.slots else {}
         with self.lock:
             dead = list(self.slots.values())
             self.slots.clear()
             sids = sorted({slot.sid for slot in dead})
             self._forget_stopped(sids)
             for slot in dead:
-                slot.meta = meta_info(slot.rid, {"type": "abort", "matched": None}, {}, slot.logprobs)
+                slot.meta = meta_info(
+                    slot.rid, {"type": "abort", "matched": None}, times.get(slot.rid, {}), slot.logprobs
+                )
                 slot.meta["completion_tokens"] = slot.tokens
                 slot.cut = True
                 state = slot.state

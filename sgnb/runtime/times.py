@@ -1,26 +1,30 @@
-"""Where the time of a run went: one split of its wall time, from its event log.
+"""Where the time of a run went: one split of its wall time, and of each generation that is stopped, from its event log.
 
-Notebook process; called once, by ``runtime.core`` when a run ends, for ``RunFinished.times``. Pure functions over the
-log; no clocks, no words.
+Notebook process; called when a run ends (``runtime.ending``, for ``RunFinished.times``) and when it stops what is under way
+(``runtime.failing``: the engine's own figures of those come too late). Pure functions over the log; no clocks, no words.
 
-A moment at which some generation decodes counts as decode, else one at which some prefills as prefill, else one at
-which some waits as queue (the way to the engine and its tokenizer included); what is left is the program's own Python.
-So the parts add up to the whole however many generations ran side by side. Getting the backend (a cell may start an
-engine) is a part of its own when it took long enough to be seen.
+A generation waits (the way to the engine and its tokenizer included) until it leaves the engine's queue, prefills until its
+next token comes, then decodes; one that is retracted waits anew. Of one that ended by itself and was never retracted the
+engine's own durations are taken, since they are exact, else the moments at which its events came.
+
+A moment of the run at which some generation decodes counts as decode, else one at which some prefills as prefill, else one
+at which some waits as queue; what is left is the program's own Python. So the parts add up to the whole however many
+generations ran side by side. Getting the backend (a cell may start an engine) is a part of its own when it took long enough
+to be seen.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sgnb.runtime.events import (
     Entry,
+    Event,
     GenDelta,
     GenDone,
     GenFailed,
     GenQueued,
+    GenRequeued,
     GenStarted,
     RunStarted,
     StateOpened,
@@ -30,44 +34,52 @@ PARTS = ("queue", "prefill", "decode")
 """In the order of a generation's life; a later part covers an earlier one."""
 _LATEST_FIRST = tuple(reversed(range(len(PARTS))))
 LEAST_START_SECONDS = 0.05
-_LATER = (GenStarted, GenDelta, GenDone, GenFailed)
+QUEUE, PREFILL, DECODE = range(len(PARTS))
+_LATER = (GenStarted, GenRequeued, GenDelta, GenDone, GenFailed)
 """What comes for a generation that was queued."""
 
+Span = tuple[int, float, float]
+"""A part (its place in ``PARTS``), since when, and until when, by the log's clock."""
 
-@dataclass(slots=True)
+
 class _Life:
-    """Moments of one generation; None: not seen."""
+    """What one generation went through, as its events tell."""
 
-    queued: float
-    started: float | None = None
-    first: float | None = None
-    ended: float | None = None
-    meta: dict[str, object] | None = None
+    __slots__ = ("ended", "meta", "queued", "retracted", "turns")
 
-    def hear(self, event: GenStarted | GenDelta | GenDone | GenFailed, moment: float) -> None:
-        """Something came for it."""
-        if isinstance(event, GenDelta):
-            if self.first is None:
-                self.first = moment
-        elif isinstance(event, GenStarted):
-            self.started = moment
-        else:
+    def __init__(self, queued: float) -> None:
+        self.queued = queued
+        self.turns: list[tuple[int, float]] = [(QUEUE, queued)]
+        """Each part with the moment it began."""
+        self.ended: float | None = None
+        self.meta: dict[str, object] | None = None
+        self.retracted = False
+
+    def hear(self, event: Event, moment: float) -> None:
+        """Something came for it: one of ``_LATER``."""
+        if isinstance(event, GenDone | GenFailed):
             self.ended = moment
             if isinstance(event, GenDone):
                 self.meta = event.meta
+        elif isinstance(event, GenRequeued):
+            self.retracted = True
+            self.turns.append((QUEUE, moment))
+        else:
+            part = PREFILL if isinstance(event, GenStarted) else DECODE
+            if part > self.turns[-1][0]:
+                self.turns.append((part, moment))
 
-    def edges(self, run_ended: float) -> tuple[float, float, float, float]:
-        """When it was queued, its prefill and its decode began, and it ended. The engine's own durations where it sent
-        them (they are exact), else when its events arrived.
-        """
+    def spans(self, run_ended: float) -> list[Span]:
+        """Its parts, one after another, from when it was queued until it ended."""
         ended = run_ended if self.ended is None else self.ended
-        decode, prefill = (_seconds(self.meta, f"{part}_time") for part in ("decode", "prefill"))
-        first = ended if self.first is None else self.first
-        decoding = min(first, ended) if decode is None else ended - decode
-        started = decoding if self.started is None else self.started
-        prefilling = min(started, decoding) if prefill is None else decoding - prefill
-        decoding = max(self.queued, decoding)
-        return self.queued, max(self.queued, min(prefilling, decoding)), decoding, ended
+        told = [_seconds(self.meta, f"{part}_time") for part in PARTS]
+        decode, prefill = told[DECODE], told[PREFILL]
+        if decode is None or prefill is None or self.retracted:
+            ends = [since for _, since in self.turns[1:]] + [ended]
+            return [(part, since, until) for (part, since), until in zip(self.turns, ends, strict=True)]
+        decoding = max(self.queued, ended - decode)
+        prefilling = max(self.queued, decoding - prefill)
+        return [(QUEUE, self.queued, prefilling), (PREFILL, prefilling, decoding), (DECODE, decoding, ended)]
 
 
 def _seconds(meta: dict[str, object] | None, name: str) -> float | None:
@@ -75,14 +87,8 @@ def _seconds(meta: dict[str, object] | None, name: str) -> float | None:
     return max(0.0, float(value)) if isinstance(value, (int, float)) else None
 
 
-def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[str, float]:
-    """Seconds of ``queue, prefill, decode, python`` (and ``start``) between two moments of the log's clock.
-
-    They add up to ``ended - began``.
-    """
+def _lives(entries: Iterable[Entry]) -> dict[str, _Life]:
     lives: dict[str, _Life] = {}
-    asked: float | None = None
-    got: float | None = None
     for entry in entries:
         event = entry.event
         if isinstance(event, GenQueued):
@@ -91,11 +97,33 @@ def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[st
             life = lives.get(event.rid)
             if life is not None:
                 life.hear(event, entry.time)
-        elif asked is None and isinstance(event, RunStarted):
-            asked = entry.time
-        elif got is None and isinstance(event, StateOpened):
-            got = entry.time
-    out = dict(zip(PARTS, _cover([life.edges(ended) for life in lives.values()], began, ended), strict=True))
+    return lives
+
+
+def times_so_far(entries: Iterable[Entry], now: float) -> dict[str, dict[str, float]]:
+    """Of each generation that has not ended: the seconds of its meta if it ends ``now``, under SGLang's names."""
+    out: dict[str, dict[str, float]] = {}
+    for rid, life in _lives(entries).items():
+        if life.ended is not None:
+            continue
+        spent = dict.fromkeys(PARTS, 0.0)
+        for part, since, until in life.spans(now):
+            spent[PARTS[part]] += until - since
+        out[rid] = {f"{part}_time": seconds for part, seconds in spent.items()}
+        out[rid]["e2e_latency"] = now - life.queued
+    return out
+
+
+def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[str, float]:
+    """Seconds of ``queue, prefill, decode, python`` (and ``start``) between two moments of the log's clock.
+
+    They add up to ``ended - began``.
+    """
+    entries = list(entries)
+    asked = next((entry.time for entry in entries if isinstance(entry.event, RunStarted)), None)
+    got = next((entry.time for entry in entries if isinstance(entry.event, StateOpened)), None)
+    spans = [span for life in _lives(entries).values() for span in life.spans(ended)]
+    out = dict(zip(PARTS, _cover(spans, began, ended), strict=True))
     rest = ended - began - sum(out.values())
     start = 0.0 if asked is None or got is None else min(max(0.0, got - max(asked, began)), max(0.0, rest))
     if start >= LEAST_START_SECONDS:
@@ -104,14 +132,13 @@ def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[st
     return {**out, "python": max(0.0, rest)}
 
 
-def _cover(lives: list[tuple[float, float, float, float]], began: float, ended: float) -> list[float]:
+def _cover(spans: list[Span], began: float, ended: float) -> list[float]:
     """Seconds in which the latest part of any generation was each of PARTS."""
     steps: list[tuple[float, int, int]] = []
-    for edges in lives:
-        clipped = [min(max(edge, began), ended) for edge in edges]
-        for part, (since, until) in enumerate(itertools.pairwise(clipped)):
-            if until > since:
-                steps += ((since, part, 1), (until, part, -1))
+    for part, *edges in spans:
+        since, until = (min(max(edge, began), ended) for edge in edges)
+        if until > since:
+            steps += ((since, part, 1), (until, part, -1))
     steps.sort()
     spent, open_parts, before = [0.0] * len(PARTS), [0] * len(PARTS), began
     for moment, part, change in steps:

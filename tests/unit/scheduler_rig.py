@@ -53,6 +53,7 @@ class Told:
     visible: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     started: int = 0
+    waits: int = 0
     begun: tuple[int, int] = (0, 0)
     """Tokens of its prompt and what was cached of them, as told when it left the queue."""
     finish: Finish | None = None
@@ -70,14 +71,16 @@ class Told:
         self.visible.append(out.visible)
         self.logprobs += out.logprobs
         self.started += out.started
-        if out.started:
+        self.waits += out.waits
+        assert self.started > 0, "whatever is said of it, it left the queue before"
+        assert self.started - self.waits in (0, 1), "it leaves the queue and comes back to it in turn"
+        if out.started and self.started == 1:
             self.begun = (out.prompt_tokens, out.cached_tokens)
         if out.finish is not None:
             self.finish, self.meta, self.leftover = out.finish, out.meta, out.leftover
             self.choice = out.choice
             self.input_logprobs = out.input_logprobs
             self.prompt_ids, self.output_ids = out.prompt_ids, out.output_ids
-            assert self.started == 1, "exactly one output says that it left the queue"
             assert self.meta is not None
             assert self.meta.completion_tokens == len(self.ids)
             assert self.meta.cached_tokens <= max(0, self.meta.prompt_tokens - 1)
@@ -109,7 +112,12 @@ class Rig:
     runner_type: type[HookedRunner] = HookedRunner
 
     def __init__(
-        self, *, table: list[bytes] | None = BYTES, driver: Driver | None = None, **args: Any
+        self,
+        *,
+        table: list[bytes] | None = BYTES,
+        driver: Driver | None = None,
+        clock: Callable[[], float] | None = None,
+        **args: Any,
     ) -> None:
         args = {"max_total_tokens": 4096, "context_length": 1024, "max_running_requests": 16, **args}
         self.args = EngineArgs.make(runner="stub", **args)
@@ -121,7 +129,7 @@ class Rig:
         self.detail: list[Any] = []
         """Step, radix and slot events."""
         self.replies: list[SchedulerReply] = []
-        self.scheduler = Scheduler(self.args, driver or self.runner, self._send, self._publish)
+        self.scheduler = Scheduler(self.args, driver or self.runner, self._send, self._publish, clock)
         if table is not None:
             self.scheduler.receive(TokenTable(table=table))
 

@@ -20,7 +20,7 @@ def test_one_request_from_queue_to_finish():
     told = rig.run(1, PROMPT, max_new_tokens=5, ignore_eos=True)
     assert end(told) == ("length", None)
     assert len(told.ids) == 5
-    assert told.visible == [1, 2, 3, 4, 5], "one output a token"
+    assert told.visible == [0, 1, 2, 3, 4, 5], "one output when it leaves the queue, and one a token"
     assert (told.prompt_ids, told.output_ids, told.leftover) == (list(PROMPT), told.ids, b"")
     assert (told.meta.prompt_tokens, told.meta.cached_tokens, told.meta.kept_tokens) == (45, 0, 5)
     assert (told.meta.first_step, told.meta.last_step) == (1, 5)

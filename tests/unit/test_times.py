@@ -7,10 +7,11 @@ import time
 import pytest
 
 import sgnb as sgl
+from sgnb.backends.base import Delta, Requeued, Started, TokenInfo
 from sgnb.backends.mock import HANG, MockBackend
 from sgnb.errors import EngineDied
 from sgnb.runtime import events as ev
-from sgnb.runtime.times import split_times
+from sgnb.runtime.times import split_times, times_so_far
 
 
 def meta(queue: float, prefill: float, decode: float) -> dict[str, object]:
@@ -75,6 +76,31 @@ def test_without_durations_of_the_engine_the_events_tell() -> None:
     assert split == pytest.approx({"queue": 1.5, "prefill": 0.2, "decode": 0.3, "python": 0.0})
 
 
+def test_one_that_is_retracted_waits_and_prefills_anew() -> None:
+    log = entries(
+        (0.0, queued("a")),
+        (1.0, ev.GenStarted("a", 20, 0)),
+        (3.0, ev.GenDelta("a", "one", 1)),
+        (3.5, ev.GenDelta("a", " two", 1)),
+        (4.0, ev.GenRequeued("a")),
+        (6.0, ev.GenStarted("a")),
+        (9.0, ev.GenDelta("a", " three", 1)),
+        (10.0, ev.GenDone("a", meta(3.0, 5.0, 2.0))),
+    )
+    split = split_times(log, 0.0, 10.0)
+    assert split == pytest.approx({"queue": 3.0, "prefill": 5.0, "decode": 2.0, "python": 0.0})
+    for until, expected in {
+        0.5: (0.5, 0, 0), 2.5: (1, 1.5, 0), 3.8: (1, 2, 0.8), 5.0: (2, 2, 1), 8.0: (3, 4, 1), 9.5: (3, 5, 1.5),
+    }.items():  # fmt: skip
+        heard = [entry for entry in log if entry.time <= until]
+        for ended in (ev.GenDone("a"), ev.GenFailed("a", EngineDied("gone"))):
+            found = split_times([*heard, ev.Entry(9, until, ended)], 0.0, until)
+            assert found == pytest.approx(dict(zip(found, (*expected, 0), strict=True))), until
+        so_far = times_so_far(heard, until)["a"]
+        assert so_far.pop("e2e_latency") == until
+        assert so_far == pytest.approx(dict(zip(so_far, expected, strict=True)))
+
+
 def test_durations_that_cannot_be_are_cut_to_the_run() -> None:
     """Clocks of two processes: an engine's duration may exceed what this side saw."""
     log = entries((0.9, queued("a")), (1.0, ev.GenDone("a", meta(5.0, 5.0, 5.0))))
@@ -114,6 +140,53 @@ def test_a_run_ends_with_its_split() -> None:
     assert set(end.times) >= {"queue", "prefill", "decode", "python"}
     assert sum(end.times.values()) == pytest.approx(end.seconds, abs=1e-6)
     assert end.times["python"] >= 0.19 and end.times["decode"] > 0
+    backend.shutdown()
+
+
+STARTED, TOKEN, RETRACTED = "started", "token", "retracted"
+
+
+@pytest.mark.parametrize(
+    "heard",
+    [(), (STARTED,), (STARTED, TOKEN), (STARTED, TOKEN, RETRACTED), (STARTED, RETRACTED, STARTED)],
+    ids=["in the queue", "in prefill", "in decode", "retracted", "in its second prefill"],
+)
+def test_the_meta_of_a_stopped_generation_says_where_its_time_went(heard: tuple[str, ...]) -> None:
+    @sgl.function
+    def slow(s):
+        s += sgl.gen("x")
+
+    backend = MockBackend(HANG)
+    run = slow.run_async(backend=backend)
+    assert run.log.wait(2, 10)
+    (rid,) = run.core.slots
+    parts = {STARTED: Started(rid), TOKEN: Delta(rid, "one", (TokenInfo(1),)), RETRACTED: Requeued(rid)}
+    for one in heard:
+        time.sleep(0.02)
+        run.core.on_events([parts[one]])
+    time.sleep(0.02)
+    stopped = time.monotonic()
+    run.cancel()
+    told = run.state.get_meta_info("x")
+    moments = [e.time for e in run.log.since(0) if getattr(e.event, "rid", "") == rid]
+    spent = dict.fromkeys(("queue_time", "prefill_time", "decode_time"), 0.0)
+    part = {STARTED: "prefill_time", TOKEN: "decode_time", RETRACTED: "queue_time"}
+    for name, since, until in zip(
+        ("queue_time", *(part[one] for one in heard)), moments, moments[1:], strict=False
+    ):
+        spent[name] += until - since
+    last = part[heard[-1]] if heard else "queue_time"
+    seen = spent[last] - (moments[-1] - moments[-2])
+    assert seen + (stopped - moments[-2]) <= told[last] <= spent[last], (
+        "it was stopped before that was logged"
+    )
+    assert all(told[name] == pytest.approx(seconds) for name, seconds in spent.items() if name != last)
+    assert told["e2e_latency"] == pytest.approx(sum(told[name] for name in spent))
+    end = finished(run.log)
+    assert end.status == "stopped"
+    for name in spent:  # its end was logged a moment later
+        assert end.times[name.removesuffix("_time")] >= told[name] - 1e-6
+    assert sum(end.times.values()) == pytest.approx(end.seconds)
     backend.shutdown()
 
 

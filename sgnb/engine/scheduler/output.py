@@ -56,7 +56,7 @@ class OutputBuilder:
         self._last: dict[str, ReqOutput] = {}
 
     def touch(self, req: Req) -> None:
-        """This request started, or drew a token."""
+        """This request left the queue or came back to it, or drew a token."""
         if req.background:
             return
         self._touched[req.rid] = req
@@ -65,6 +65,7 @@ class OutputBuilder:
         """This request ended: its last output is fixed here, exactly once."""
         if req.background:
             return
+        req.enter(req.part, now)
         self._touched[req.rid] = req
         whole = req.label.name == GENERATE
         first = not req.told_start and req.time_admitted is not None
@@ -118,16 +119,19 @@ def _progress(req: Req) -> ReqOutput:
     """News of a request that goes on; what is told is marked as told."""
     logprobs, req.logprobs = req.logprobs, []
     ids = req.output_ids[req.sent_ids :]
-    started = not req.told_start
-    req.sent_ids, req.told_start = len(req.output_ids), True
+    first, waits = not req.told_start, req.part == "queue"
+    started = first or (req.told_waits and not waits)
+    again = waits and not req.told_waits
+    req.sent_ids, req.told_start, req.told_waits = len(req.output_ids), True, waits
     return ReqOutput(
         rid=req.rid,
         ids=ids,
         visible=req.scanner.visible,
         logprobs=logprobs,
         started=started,
-        prompt_tokens=len(req.prompt) if started else 0,
-        cached_tokens=req.cached_tokens if started else 0,
+        waits=again,
+        prompt_tokens=len(req.prompt) if first else 0,
+        cached_tokens=req.cached_tokens if first else 0,
     )
 
 
@@ -150,16 +154,14 @@ def _notes(req: Req) -> list[str]:
 
 def make_meta(req: Req, kept: int, now: float) -> RequestMeta:
     """Counts in tokens and times in seconds of a finished request."""
-    admitted = req.time_admitted if req.time_admitted is not None else now
-    first = req.time_first_token if req.time_first_token is not None else now
     return RequestMeta(
         prompt_tokens=len(req.prompt),
         cached_tokens=req.cached_tokens,
         completion_tokens=len(req.output_ids),
         kept_tokens=kept,
-        queue_time=admitted - req.time_received,
-        prefill_time=max(0.0, first - admitted),
-        decode_time=max(0.0, now - first),
+        queue_time=req.spent["queue"],
+        prefill_time=req.spent["prefill"],
+        decode_time=req.spent["decode"],
         e2e_latency=now - req.time_received,
         first_step=req.first_step,
         last_step=req.last_step,

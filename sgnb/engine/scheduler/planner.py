@@ -235,7 +235,8 @@ class Planner:
                 req.lost = req.lost_tokens()
                 req.first_step = scheduler.meter.forward_steps + 1
                 scheduler.meter.note_prompt(len(req.prompt), req.cached_tokens)
-                scheduler.outputs.touch(req)
+            req.enter("prefill", scheduler.clock())
+            scheduler.outputs.touch(req)
             scheduler.event(req, "admitted")
 
     def _update_running_batch(self) -> ScheduleBatch | None:
@@ -298,6 +299,8 @@ class Planner:
         req.committed = req.slice = 0
         req.leader = ""
         req.state = ReqState.WAITING
+        req.enter("queue", self._scheduler.clock())
+        self._scheduler.outputs.touch(req)
         self._scheduler.waiting_queue.append(req)
 
 

@@ -20,7 +20,7 @@ import copy
 import hashlib
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from sgnb.messages import FROM_PREVIOUS, Finish, Match, SessionDecode, TokenLogp
 
 if TYPE_CHECKING:
     from sgnb.engine.scheduler.select import Selection
+
+
+Part = Literal["queue", "prefill", "decode"]
 
 
 class ReqState(Enum):
@@ -98,8 +101,11 @@ class Req:
     # What was told, and when
     sent_ids = 0
     told_start = False
+    told_waits = False
+    """What was told last is that it is back in the queue."""
     time_admitted: float | None = None
-    time_first_token: float | None = None
+    drew = False
+    """Its first token is known (a select: its winner)."""
     first_step = -1
     last_step = -1
 
@@ -123,6 +129,10 @@ class Req:
         self.rid, self.client, self.label, self.priority = msg.rid, msg.client, msg.label, msg.priority
         self.session, self.kv = session, kv
         self.ordinal, self.time_received = ordinal, now
+        self.spent = {"queue": 0.0, "prefill": 0.0, "decode": 0.0}
+        """Seconds in each part of its life, up to ``part_since``; from then on it is in ``part``."""
+        self.part: Part = "queue"
+        self.part_since = now
         self.selection, self.background = selection, background
         self.prompt: IntArray = (
             np.array(msg.ids, dtype=np.int32) if session is None else session.prompt_with(msg.ids)
@@ -353,6 +363,12 @@ class Req:
 
     def _stop_text(self, hit: StopHit) -> str:
         return self.stops[hit.index].decode("utf-8", "replace")
+
+    def enter(self, part: Part, now: float) -> None:
+        """From now on its time counts as this part: ``queue`` until it is admitted and again once it is retracted,
+        ``prefill`` (the scores of a select too) until it draws a token, then ``decode``."""
+        self.spent[self.part] += max(0.0, now - self.part_since)
+        self.part, self.part_since = part, now
 
     def finish(self, reason: Finish) -> bool:
         """The only way to FINISHED. False, and nothing changed, if it is finished already."""

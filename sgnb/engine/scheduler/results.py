@@ -95,16 +95,18 @@ class ResultProcessor:
                 req.kv.truncate(req.prefill_len)
                 req.kv.take_held()
                 req.committed = len(req.kv.slots)
-            req.time_first_token = scheduler.clock()
+            req.drew = True
             scheduler.event(req, "first_token")
             scheduler.outputs.touch(req)
             self.finish(req, Finish(type="stop"))
 
     def _take_token(self, req: Req, token: int, result: ModelWorkerOutput, row: int) -> None:
         scheduler = self._scheduler
-        if req.time_first_token is None:
-            req.time_first_token = scheduler.clock()
+        if not req.drew:
+            req.drew = True
             scheduler.event(req, "first_token")
+        if req.part != "decode":
+            req.enter("decode", scheduler.clock())
         scheduler.outputs.touch(req)
         req.slice += 1
         told = result.logprobs[row]

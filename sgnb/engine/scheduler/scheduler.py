@@ -230,6 +230,7 @@ class Scheduler:
         self.results.take_off(batch)
         self.flights.append(Flight(batch, step, draft))
         self.pulse.enter("compute", step, len(self.reqs))
+        self.outputs.flush()  # who leaves the queue is told before the step, which may take seconds
         self.driver.launch(record)
 
     def _land(self) -> bool:

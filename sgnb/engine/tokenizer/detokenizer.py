@@ -70,6 +70,7 @@ class DetokenizerManager:
             ids=out.ids,
             logprobs=out.logprobs,
             started=out.started,
+            waits=out.waits,
             prompt_tokens=out.prompt_tokens,
             cached_tokens=out.cached_tokens,
             finish=out.finish,
