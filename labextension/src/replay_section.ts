@@ -19,7 +19,7 @@ export class ReplaySection {
     this._play.addEventListener('click', () => (this._playing ? player.pause() : player.play()));
     this._slider.type = 'range';
     this._slider.min = '0';
-    this._slider.step = '0.01';
+    this._slider.step = 'any'; // a recording of 0.1 s has its moments too; an arrow key moves by a hundredth of the whole
     this._slider.setAttribute('aria-label', _trans.__('Position'));
     this._slider.addEventListener('input', () => player.seek(Number(this._slider.value)));
     this._speed.setAttribute('aria-label', _trans.__('Speed'));
@@ -38,7 +38,7 @@ export class ReplaySection {
     setSign(this._play, replay.playing ? '❚❚' : '▶');
     this._play.setAttribute('aria-label', replay.playing ? this._trans.__('Pause') : this._trans.__('Play'));
     this._slider.max = String(replay.seconds);
-    if (Math.abs(Number(this._slider.value) - replay.position) > 0.005) {
+    if (Math.abs(Number(this._slider.value) - replay.position) > replay.seconds / 1000) {
       this._slider.value = String(replay.position);
     }
     const words = this._trans.__('step %1, %2 s', formatCount(replay.step), replay.position.toFixed(1));

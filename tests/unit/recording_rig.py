@@ -10,7 +10,7 @@ import msgspec
 from scheduler_rig import Rig
 
 from sgnb.engine.scheduler.telemetry import Telemetry
-from sgnb.messages import OwnTokensPart, Snapshot
+from sgnb.messages import Numbered, OwnTokensPart, Snapshot
 from sgnb.recording import Recording, open_recording
 from sgnb.recording.file import End, Events, FrameWriter, RecordingHeader
 
@@ -36,8 +36,8 @@ class RecordedRig(Rig):
         reply = self.ask("record_start", client=client, tokens=text)
         self.snapshot = msgspec.msgpack.decode(reply.data["snapshot"], type=Snapshot)
 
-    def save(self) -> Recording:
-        """Write the file and open it."""
+    def save(self, apart: float = 0.0) -> Recording:
+        """Write the file and open it; ``apart``: seconds from each event to the next, in place of when they really were."""
         writer = FrameWriter(self.path, "0.1.0")
         started = time.time()
         writer.append(
@@ -53,6 +53,14 @@ class RecordedRig(Rig):
         )
         writer.append(self.snapshot)
         events = self.telemetry.history(self.snapshot.seq + 1)
+        if apart:
+            events = [
+                Numbered(
+                    seq=one.seq,
+                    event=msgspec.structs.replace(one.event, time=self.snapshot.time + nth * apart),
+                )
+                for nth, one in enumerate(events, 1)
+            ]
         for at in range(0, len(events), 100):
             writer.append(Events(items=events[at : at + 100]))
         part = self.ask("recorded_tokens", client=self.client).data["part"]
