@@ -3,7 +3,8 @@
 // and takes the small form from FOLDER (sgnb/labextension/widgets) while the modules are those that it was made of.
 //
 // Names that begin with "_" are a module's own and are shortened. But the page has one store, made by the first widget's
-// script and used by all others: what other modules say of it (`store._speaker`) keeps its name.
+// script and used by all others: what other modules say of it (`store._speaker`) keeps its name. So does `_n`, which is
+// JupyterLab's (sgnb/widgets/static/trans.js).
 
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -77,7 +78,7 @@ for (const name of readdirSync(out).filter(file => file.endsWith('.js'))) {
     module: true,
     ecma: 2020,
     compress: { passes: 3, ecma: 2020, unsafe: true, unsafe_arrows: true, unsafe_methods: true, keep_fargs: false, pure_getters: true },
-    mangle: { properties: { regex: /^_[A-Za-z]/, reserved } },
+    mangle: { properties: { regex: /^_[A-Za-z]/, reserved: [...reserved, '_n'] } },
     format: { comments: false }
   });
   const mark = createHash('sha256').update(joined).digest('hex');

@@ -31,7 +31,7 @@ import { readKnobs, readMarks, readWord } from './protocol';
 import { recordingOpener } from './recordings';
 import { ReplayPlayer } from './replay';
 import { showSaved } from './saved';
-import { publishSettings, readSettings } from './settings';
+import { publishLanguage, publishSettings, readSettings } from './settings';
 import type { IPanelActions } from './view';
 
 const PLUGIN_ID = 'sgnb:plugin';
@@ -157,6 +157,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     documents: IDocumentManager | null
   ) => {
     const trans = (translator ?? nullTranslator).load('sgnb');
+    publishLanguage(trans);
     const model = new PanelModel(trans);
     const player = new ReplayPlayer(model, trans);
     const cellSource = () => notebooks?.activeCell?.model.sharedModel.getSource() ?? '';

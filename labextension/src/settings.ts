@@ -1,11 +1,12 @@
 /**
- * The user's settings, for the panel and for every view of the page, docked or in a cell.
+ * The user's settings and language, for the panel and for every view of the page, docked or in a cell.
  *
  * Views read `globalThis[Symbol.for("sgnb.settings")]` and hear `sgnb-settings` on the document; fonts and the legend are
- * style alone and stand on the body.
+ * style alone and stand on the body. Their words go through `globalThis[Symbol.for("sgnb.trans")]` (static/trans.js).
  */
 
 import type { ISettingRegistry } from '@jupyterlab/settingregistry';
+import type { TranslationBundle } from '@jupyterlab/translation';
 
 export interface IViewSettings {
   shade: string;
@@ -31,6 +32,11 @@ export function readSettings(loaded: ISettingRegistry.ISettings): IPanelSettings
     logLines: value('logLines', 2),
     panelOrder: value('panelOrder', [] as string[])
   };
+}
+
+/** Make the reader's language known to the page's views. */
+export function publishLanguage(trans: TranslationBundle): void {
+  (globalThis as Record<symbol, unknown>)[Symbol.for('sgnb.trans')] = trans;
 }
 
 /** Make the settings known to the page's views. */
