@@ -1,14 +1,15 @@
 // Why a prompt was not reused further: the words for a Match of the engine (ui.md §5). Pure. The cause is the engine's.
 
 import { nameOf } from "./fold.js";
-import { count, plural, seconds } from "./format.js";
+import { count, seconds } from "./format.js";
+import { trans } from "./trans.js";
 
 export const POLICIES = {
-  lru: "least recently used",
-  lfu: "least frequently used",
-  fifo: "first in, first out",
-  slru: "used once, least recently",
-  priority: "lowest priority",
+  lru: () => trans.__("least recently used"),
+  lfu: () => trans.__("least frequently used"),
+  fifo: () => trans.__("first in, first out"),
+  slru: () => trans.__("used once, least recently"),
+  priority: () => trans.__("lowest priority"),
 };
 export const EQUAL_AGAIN = 8; // so many equal tokens behind a difference make it a change, not new text
 
@@ -21,12 +22,13 @@ export function reasonOf(record, { find = () => null, stepAt = () => 0, from = "
   const reason = causeOf(record, match, stepAt, find, from, pageSize);
   if (match.waited_for) {
     const leader = nameOf(find(match.waited_for) ?? { rid: match.waited_for });
-    reason.word = `${reason.word}, waited ${seconds(match.waited ?? 0)} for ${leader}`;
-    reason.sentences.unshift(`The same prefix was being computed. It waited ${seconds(match.waited ?? 0)}, then reused ${count(match.matched ?? 0)}.`);
+    const waited = seconds(match.waited ?? 0);
+    reason.word = trans.__("%1, waited %2 for %3", reason.word, waited, leader);
+    reason.sentences.unshift(trans.__("The same prefix was being computed. It waited %1, then reused %2.", waited, count(match.matched ?? 0)));
   }
   if (record.twice) {
-    reason.word = `${reason.word}, computed twice`;
-    reason.sentences.push("Both computed it; one copy was freed.");
+    reason.word = trans.__("%1, computed twice", reason.word);
+    reason.sentences.push(trans.__("Both computed it; one copy was freed."));
   }
   return reason;
 }
@@ -52,54 +54,74 @@ function causeOf(record, match, stepAt, find, from, pageSize) {
   const left = Math.max(0, record.prompt - matched);
   switch (match.cause) {
     case "hit":
-      return { word: "last token", sentences: ["The last token of a prompt is always computed."], advice: "" };
+      return { word: trans.__("last token"), sentences: [trans.__("The last token of a prompt is always computed.")], advice: "" };
     case "diverged":
       if ((match.equal_again ?? 0) < EQUAL_AGAIN) break;
       return {
-        word: `changed at token ${count((match.diverged_at ?? matched) + 1)}`,
+        word: trans.__("changed at token %1", count((match.diverged_at ?? matched) + 1)),
         sentences: [
-          matched
-            ? `It is the same as the nearest cached path${from ? `, from cell [${from}],` : ""} up to token ${count(matched)} of ${count(record.prompt)}. Then they differ.`
-            : `It differs from the nearest cached path${from ? `, from cell [${from}],` : ""} from its first token on.`,
-          `After the difference ${count(match.equal_again)} tokens are equal again, but a prefix cache cannot reuse them.`,
+          differWords(matched, record.prompt, from),
+          trans.__("After the difference %1 tokens are equal again, but a prefix cache cannot reuse them.", count(match.equal_again)),
         ],
-        advice: "Put text that changes (times, ids, names) after text that stays.",
+        advice: trans.__("Put text that changes (times, ids, names) after text that stays."),
       };
-    case "evicted": {
-      const step = match.gone_at ? stepAt(match.gone_at) : 0;
-      const whom = match.gone_for ? ` for ${nameOf(find(match.gone_for) ?? { rid: match.gone_for })}` : "";
-      const policy = POLICIES[match.gone_policy] ? ` (${POLICIES[match.gone_policy]})` : "";
-      const ago = match.gone_at && record.admitted ? ` ${seconds(record.admitted - match.gone_at)} before` : "";
+    case "evicted":
       return {
-        word: `evicted${ago}`,
-        sentences: [`${plural(match.gone_tokens || left, "token was", "tokens were")} cached and evicted${step ? ` at step ${count(step)}` : ""}${whom}${policy}.`],
-        advice: "Enlarge the cache, or pin the prefix.",
+        word: match.gone_at && record.admitted ? trans.__("evicted %1 before", seconds(record.admitted - match.gone_at)) : trans.__("evicted"),
+        sentences: [evictedWords(match, match.gone_tokens || left, stepAt, find)],
+        advice: trans.__("Enlarge the cache, or pin the prefix."),
       };
-    }
     case "flushed":
-      return { word: "flushed", sentences: ["The rest was cached until the cache was flushed."], advice: "" };
+      return { word: trans.__("flushed"), sentences: [trans.__("The rest was cached until the cache was flushed.")], advice: "" };
     case "disabled":
-      return { word: "cache off", sentences: ["The engine keeps no prefix cache."], advice: "" };
-    case "page":
+      return { word: trans.__("cache off"), sentences: [trans.__("The engine keeps no prefix cache.")], advice: "" };
+    case "page": {
+      const lost = match.half_page || left;
       return {
-        word: `page of ${count(pageSize)}`,
-        sentences: [`${plural(match.half_page || left, "token does", "tokens do")} not fill a page.`],
+        word: trans.__("page of %1", count(pageSize)),
+        sentences: [trans._n("%2 token does not fill a page.", "%2 tokens do not fill a page.", lost, count(lost))],
         advice: "",
       };
+    }
     case "logprobs":
       return {
-        word: `logprobs from token ${count(matched)}`,
-        sentences: ["Prompt logprobs were asked for; from there on nothing can be reused."],
-        advice: "Ask for them only where needed.",
+        word: trans.__("logprobs from token %1", count(matched)),
+        sentences: [trans.__("Prompt logprobs were asked for; from there on nothing can be reused.")],
+        advice: trans.__("Ask for them only where needed."),
       };
     case "namespace":
-      return { word: "other name space", sentences: ["Cached under another cache salt or adapter."], advice: "" };
+      return { word: trans.__("other name space"), sentences: [trans.__("Cached under another cache salt or adapter.")], advice: "" };
     case "retokenized":
       return {
-        word: "tokens differ, text equal",
-        sentences: ["Same text, cut into other tokens at the join of two parts."],
-        advice: "Do not end a part with a space.",
+        word: trans.__("tokens differ, text equal"),
+        sentences: [trans.__("Same text, cut into other tokens at the join of two parts.")],
+        advice: trans.__("Do not end a part with a space."),
       };
   }
-  return { word: "new text", sentences: [`Nothing after token ${count(matched)} was ever computed.`], advice: "" };
+  return { word: trans.__("new text"), sentences: [trans.__("Nothing after token %1 was ever computed.", count(matched))], advice: "" };
+}
+
+/** Where a prompt parts from the nearest cached path; `from`: that one's cell, or "". */
+function differWords(matched, prompt, from) {
+  if (!matched) {
+    return from
+      ? trans.__("It differs from the nearest cached path, from cell [%1], from its first token on.", from)
+      : trans.__("It differs from the nearest cached path from its first token on.");
+  }
+  const [same, all] = [count(matched), count(prompt)];
+  return from
+    ? trans.__("It is the same as the nearest cached path, from cell [%3], up to token %1 of %2. Then they differ.", same, all, from)
+    : trans.__("It is the same as the nearest cached path up to token %1 of %2. Then they differ.", same, all);
+}
+
+/** When, for whom and under which policy `tokens` tokens went, as far as that is known. */
+function evictedWords(match, tokens, stepAt, find) {
+  const step = match.gone_at ? stepAt(match.gone_at) : 0;
+  const whom = match.gone_for ? nameOf(find(match.gone_for) ?? { rid: match.gone_for }) : "";
+  const policy = POLICIES[match.gone_policy] ? ` (${POLICIES[match.gone_policy]()})` : "";
+  const [number, at] = [count(tokens), count(step)];
+  if (step && whom) return trans._n("%2 token was cached and evicted at step %3 for %4%5.", "%2 tokens were cached and evicted at step %3 for %4%5.", tokens, number, at, whom, policy);
+  if (step) return trans._n("%2 token was cached and evicted at step %3%4.", "%2 tokens were cached and evicted at step %3%4.", tokens, number, at, policy);
+  if (whom) return trans._n("%2 token was cached and evicted for %3%4.", "%2 tokens were cached and evicted for %3%4.", tokens, number, whom, policy);
+  return trans._n("%2 token was cached and evicted%3.", "%2 tokens were cached and evicted%3.", tokens, number, policy);
 }

@@ -2,6 +2,7 @@
 
 import { before, clockTime, count } from "./format.js";
 import { button, el, fill, on, seenPart, setText } from "./dom.js";
+import { trans } from "./trans.js";
 
 /** A segmented switch (radiogroup), or a select where it is narrow. `options` are [value, label]; `onchange(value)`. */
 export function segmented(label, options, value, onchange) {
@@ -51,9 +52,9 @@ export function segmented(label, options, value, onchange) {
 
 /** `◂ step 1 171 ▸ −2.41 s Go live`; typing a number and Enter jumps to that step. */
 export function playheadBar(store) {
-  const back = button("◂", () => store.stepBy(-1), { className: "sgnb-icon", title: "Previous step ( , )", "aria-label": "Previous step" });
-  const next = button("▸", () => store.stepBy(1), { className: "sgnb-icon", title: "Next step ( . )", "aria-label": "Next step" });
-  const step = el("input", "sgnb-input sgnb-step", { type: "text", inputmode: "numeric", "aria-label": "Step", spellcheck: "false" });
+  const back = button("◂", () => store.stepBy(-1), { className: "sgnb-icon", title: trans.__("Previous step ( , )"), "aria-label": trans.__("Previous step") });
+  const next = button("▸", () => store.stepBy(1), { className: "sgnb-icon", title: trans.__("Next step ( . )"), "aria-label": trans.__("Next step") });
+  const step = el("input", "sgnb-input sgnb-step", { type: "text", inputmode: "numeric", "aria-label": trans.__("Step"), spellcheck: "false" });
   const ago = el("span", "sgnb-ago");
   const live = button("", () => store.goLive(), { className: "sgnb-golive" });
   on(step, "keydown", event => {
@@ -71,12 +72,12 @@ export function playheadBar(store) {
   const player = playBar(store);
   const update = () => {
     player.update();
-    const words = `step ${count(store.step)}`;
+    const words = trans.__("step %1", count(store.step));
     if (document.activeElement !== step && step.value !== words) step.value = words;
     const replay = !!store.replaying;
     live.hidden = replay;
     setText(ago, replay ? positionWords(store) : store.isLive ? "" : before(store.now - store.time));
-    setText(live, store.isLive ? "● Live" : "Go live");
+    setText(live, store.isLive ? trans.__("● Live") : trans.__("Go live"));
     live.classList.toggle("sgnb-is-live", store.isLive);
     live.setAttribute("aria-pressed", String(store.isLive));
     next.disabled = store.isLive;
@@ -90,9 +91,9 @@ const SPEEDS = [0.1, 0.25, 0.5, 1, 2, 5, 10];
 
 /** Play, pause, speed and position of a recording; hidden where an engine is shown. */
 function playBar(store) {
-  const speed = el("select", "sgnb-select sgnb-speed", { "aria-label": "Speed", onchange: () => store.playing && store.play(Number(speed.value)) }, SPEEDS.map(value => el("option", "", { value, selected: value === 1 }, `${value}×`)));
-  const toggle = button("Play", () => (store.playing ? store.pause() : store.play(Number(speed.value))), { className: "sgnb-play" });
-  const position = el("input", "sgnb-position", { type: "range", min: 0, max: 1000, step: 1, "aria-label": "Position" });
+  const speed = el("select", "sgnb-select sgnb-speed", { "aria-label": trans.__("Speed"), onchange: () => store.playing && store.play(Number(speed.value)) }, SPEEDS.map(value => el("option", "", { value, selected: value === 1 }, `${value}×`)));
+  const toggle = button(trans.__("Play"), () => (store.playing ? store.pause() : store.play(Number(speed.value))), { className: "sgnb-play" });
+  const position = el("input", "sgnb-position", { type: "range", min: 0, max: 1000, step: 1, "aria-label": trans.__("Position") });
   const span = () => Math.max(1e-6, store.live.time - store.oldest);
   on(position, "input", () => {
     store.pause();
@@ -103,7 +104,7 @@ function playBar(store) {
   const update = () => {
     element.hidden = !store.replaying;
     if (!store.replaying) return;
-    setText(toggle, store.playing ? "Pause" : "Play");
+    setText(toggle, store.playing ? trans.__("Pause") : trans.__("Play"));
     if (store.playing) speed.value = String(store.playing);
     const at = String(Math.round((1000 * (store.time - store.oldest)) / span()));
     if (document.activeElement !== position || store.playing) position.value = at;
@@ -116,26 +117,26 @@ function playBar(store) {
 export function positionWords(store) {
   const whole = store.live.time - store.oldest;
   const digits = whole < 10 ? 2 : 1;
-  return `${Math.max(0, store.time - store.oldest).toFixed(digits)} of ${whole.toFixed(digits)} s`;
+  return trans.__("%1 of %2 s", Math.max(0, store.time - store.oldest).toFixed(digits), whole.toFixed(digits));
 }
 
 /** The sentence and the one button of an empty view; null where there is something to show. */
 export function emptyState(store, { start = null } = {}) {
   switch (store.phase) {
     case "none":
-      return { words: "No engine is running.", button: start ? ["Start engine", start] : null, cover: true };
+      return { words: trans.__("No engine is running."), button: start ? [trans.__("Start engine"), start] : null, cover: true };
     case "empty":
-      return { words: "Nothing has run yet.", button: null, cover: true };
+      return { words: trans.__("Nothing has run yet."), button: null, cover: true };
     case "gap":
-      return { words: "Catching up …", button: null, cover: false };
+      return { words: trans.__("Catching up …"), button: null, cover: false };
     case "gone":
       return {
-        words: `The kernel ended at ${clockTime(store.engineAt)}. This is the last state.`,
+        words: trans.__("The kernel ended at %1. This is the last state.", clockTime(store.engineAt)),
         button: null,
         cover: !store.live.seq,
       };
     default:
-      if (store.replaying?.trouble) return { words: `The recording ends early: ${store.replaying.trouble}.`, button: null, cover: false };
+      if (store.replaying?.trouble) return { words: trans.__("The recording ends early: %1.", store.replaying.trouble), button: null, cover: false };
       return null;
   }
 }
@@ -170,37 +171,37 @@ export function liveRegion() {
 
 /** Put a text on the clipboard; the live region says whether that went well. */
 export function copyText(text, region) {
-  const refused = () => region.say("The browser refused to copy.");
-  return navigator.clipboard ? navigator.clipboard.writeText(text).then(() => region.say("Copied."), refused) : refused(); // none without https
+  const refused = () => region.say(trans.__("The browser refused to copy."));
+  return navigator.clipboard ? navigator.clipboard.writeText(text).then(() => region.say(trans.__("Copied.")), refused) : refused(); // none without https
 }
 
 /** The keys of the engine's views. */
-export const KEYS = [
-  [", .", "Step back, forward"],
-  ["Shift + , .", "Previous, next event"],
-  ["L", "Go live"],
-  ["/", "Find"],
-  ["Esc", "Clear the selection"],
-  ["+ − 0", "Zoom in, out, reset"],
-  ["Arrows", "Move in the data"],
-  ["Enter", "Select"],
-  ["C", "Copy what is selected"],
-  ["?", "This list"],
+export const viewKeys = () => [
+  [", .", trans.__("Step back, forward")],
+  [trans.__("Shift + , ."), trans.__("Previous, next event")],
+  ["L", trans.__("Go live")],
+  ["/", trans.__("Find")],
+  [trans.__("Esc"), trans.__("Clear the selection")],
+  ["+ − 0", trans.__("Zoom in, out, reset")],
+  [trans.__("Arrows"), trans.__("Move in the data")],
+  [trans.__("Enter"), trans.__("Select")],
+  ["C", trans.__("Copy what is selected")],
+  ["?", trans.__("This list")],
 ];
 
 /** The dialog behind `?`: non-modal, closes on Escape, gives focus back. `keys`: pairs of keys and words.
  *  It lies above the page: neither a short cell's output nor a scrolled pane cuts it. */
 export function helpDialog(host, keys) {
-  const dialog = el("dialog", "sgnb-help", { popover: "manual", "aria-label": "Keys" });
+  const dialog = el("dialog", "sgnb-help", { popover: "manual", "aria-label": trans.__("Keys") });
   const shut = () => {
     if (!dialog.matches(":popover-open")) return;
     dialog.hidePopover();
     before_?.focus?.();
   };
-  const close = button("Close", shut);
+  const close = button(trans.__("Close"), shut);
   fill(
     dialog,
-    el("h2", "", {}, "Keys"),
+    el("h2", "", {}, trans.__("Keys")),
     el("dl", "", {}, keys.flatMap(([key, words]) => [el("dt", "", {}, key), el("dd", "", {}, words)])),
     close
   );

@@ -1,4 +1,6 @@
-// Numbers and times as ui.md §1 writes them. Pure.
+// Numbers and times as ui.md §1 writes them. Pure. Units are not translated.
+
+import { trans } from "./trans.js";
 
 const THIN = "\u2009";
 
@@ -35,10 +37,13 @@ export function memory(bytes) {
   return `${size.toPrecision(size < 999.5 ? 3 : 4)} ${unit}`;
 }
 
-/** `1 node`, `3 nodes`. */
-export function plural(number, one, many = `${one}s`) {
-  return `${count(number)} ${number === 1 ? one : many}`;
-}
+/** `1 node`, `3 nodes`: what is counted most. */
+export const counted = {
+  nodes: number => trans._n("%2 node", "%2 nodes", number, count(number)),
+  requests: number => trans._n("%2 request", "%2 requests", number, count(number)),
+  slots: number => trans._n("%2 slot", "%2 slots", number, count(number)),
+  tokens: number => trans._n("%2 token", "%2 tokens", number, count(number)),
+};
 
 /** A clock time `10:52:07` of seconds since the epoch, in the reader's zone. */
 export function clockTime(epoch) {
@@ -75,5 +80,5 @@ export function cutAt(text, limit) {
 export function oneLine(text, limit = 400) {
   const cut = text.length > limit ? `${cutAt(text, limit - 1)}…` : text;
   const named = cut.replace(HIDDEN, char => PICTURES[char] ?? `[U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}]`);
-  return named.replace(/\p{M}{9,}/gu, pile => `${[...pile].slice(0, MOST_MARKS).join("")}[+${count([...pile].length - MOST_MARKS)} marks]`);
+  return named.replace(/\p{M}{9,}/gu, pile => `${[...pile].slice(0, MOST_MARKS).join("")}[${trans.__("+%1 marks", count([...pile].length - MOST_MARKS))}]`);
 }

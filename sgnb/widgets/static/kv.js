@@ -9,16 +9,19 @@ import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELE
 import { GUTTER, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
 import { KVSide } from "./kv_side.js";
 import { NodeTexts } from "./node_texts.js";
+import { parts, PLACES, trans } from "./trans.js";
 import { View } from "./view.js";
 
 const KEPT_TOKENS = 500;
-const STATES = [[CACHED, "cached, evictable"], [LOCKED, "cached, locked"], [PREFILL, "prefill"], [DECODE, "decode"]];
-const AGES = [[FIRST_AGE, "just used"], [FIRST_AGE + 3, "10 s ago"], [FIRST_AGE + 5, "1 min ago"], [FIRST_AGE + 7, "over 4 min ago"]];
+const states = () => [[CACHED, trans.__("cached, evictable")], [LOCKED, trans.__("cached, locked")], [PREFILL, trans.__("prefill")], [DECODE, trans.__("decode")]];
+const ages = () => [[FIRST_AGE, trans.__("just used")], [FIRST_AGE + 3, trans.__("10 s ago")], [FIRST_AGE + 5, trans.__("1 min ago")], [FIRST_AGE + 7, trans.__("over 4 min ago")]];
 const ZOOMS = [1, 2, 4, 6, 8, 12];
 
 export class KVMapView extends View {
   static kind = "kv";
-  static title = "KV map";
+  static get title() {
+    return trans.__("KV map");
+  }
 
   build() {
     this.mode = "state";
@@ -29,23 +32,25 @@ export class KVMapView extends View {
     this._painter = new KVPainter();
     this.texts = new NodeTexts(this.store, () => this.changed());
     const modes = [
-      ["state", "State"],
-      ["request", "Request"],
-      ["age", "Age"],
-      ["table", "Table"],
+      ["state", trans.__("State")],
+      ["request", trans.__("Request")],
+      ["age", trans.__("Age")],
+      ["table", trans.__("Table")],
     ];
-    this._switch = segmented("Colour by", modes, "state", mode => {
+    this._switch = segmented(trans.__("Colour by"), modes, "state", mode => {
       this.mode = mode;
       this.changed();
     });
-    this.tools.prepend(el("span", "sgnb-dim sgnb-kv-by", {}, "Colour by"), this._switch.element, this.findBox("Slot or request"));
-    this._map = sharpCanvas("sgnb-kv-canvas", "KV map");
+    this.tools.prepend(el("span", "sgnb-dim sgnb-kv-by", {}, trans.__("Colour by")), this._switch.element, this.findBox(trans.__("Slot or request")));
+    this._map = sharpCanvas("sgnb-kv-canvas", KVMapView.title);
     this._spacer = el("div", "sgnb-kv-spacer");
     this._scroll = el("div", "sgnb-kv-scroll", {}, this._spacer, this._map.canvas);
     this._legendNode = this.legend([]);
     this.tools.append(this.legendButton(this._legendNode));
-    this._past = sharpCanvas("sgnb-kv-past", "Slots over the last 60 s");
-    const pastHead = el("div", "sgnb-kv-head", {}, el("h3", "", {}, "Slots over the last 60 s"), el("span", "sgnb-kv-marks", {}, el("span", "sgnb-trouble", {}, "▾"), " eviction  ", el("span", "sgnb-trouble", {}, "✕"), " retraction"));
+    const past = trans.__("Slots over the last 60 s");
+    this._past = sharpCanvas("sgnb-kv-past", past);
+    const mark = sign => el("span", "sgnb-trouble", {}, sign);
+    const pastHead = el("div", "sgnb-kv-head", {}, el("h3", "", {}, past), el("span", "sgnb-kv-marks", {}, parts(trans.__("%1 eviction  %2 retraction", ...PLACES), mark("▾"), mark("✕"))));
     this.panel = new KVSide(this);
     fill(this.body, this._scroll, this.panel.twin, this._legendNode, pastHead, this._past.canvas);
     fill(this.side, this.panel.nodes);
@@ -230,7 +235,7 @@ export class KVMapView extends View {
     if (!table && state.slots) this._drawMap(state);
     if (inner < 100) return;
     drawPast(this._past, inner, this.store, this.colours);
-    this._past.canvas.setAttribute("aria-label", `Slots over the last 60 s: ${this.sentence()}`);
+    this._past.canvas.setAttribute("aria-label", trans.__("Slots over the last 60 s: %1", this.sentence()));
   }
 
   _drawMap(state) {
@@ -253,9 +258,9 @@ export class KVMapView extends View {
   /** What the cells mean in the way they are coloured now; `names`: of the requests with a hue. */
   _showLegend(names) {
     const { selection } = this.store;
-    const selected = selection?.kind === "request" ? `selected request, ${nameIn(this.store.history, selection.id)}` : "selected";
-    const named = names && [...names.map((name, index) => [FIRST_HUE + index, name]), [OTHER, "other requests"]];
-    const entries = [[FREE, "free"], ...(named ?? (this.mode === "age" ? AGES : STATES)), [SELECTED, selected]];
+    const selected = selection?.kind === "request" ? trans.__("selected request, %1", nameIn(this.store.history, selection.id)) : trans.__("selected");
+    const named = names && [...names.map((name, index) => [FIRST_HUE + index, name]), [OTHER, trans.__("other requests")]];
+    const entries = [[FREE, trans.__("free")], ...(named ?? (this.mode === "age" ? ages() : states())), [SELECTED, selected]];
     const key = [entries.join("\n"), this._painter.look].join();
     if (key === this._legendKey) return;
     this._legendKey = key;
@@ -265,14 +270,14 @@ export class KVMapView extends View {
 
   facts() {
     const state = this.store.live;
-    const size = state.slotBytes ? `, ${memory(state.slots * state.slotBytes)}` : "";
-    return `${count(state.slots)} slots, page ${count(state.pageSize)}${size}`;
+    const [slots, page] = [count(state.slots), count(state.pageSize)];
+    return state.slotBytes ? trans.__("%1 slots, page %2, %3", slots, page, memory(state.slots * state.slotBytes)) : trans.__("%1 slots, page %2", slots, page);
   }
 
   sentence() {
     const state = this.store.shown;
     const used = state.slots - state.counts[FREE];
-    return `KV map: ${share(used, state.slots)} of ${count(state.slots)} slots used, ${count(state.lockedSlots)} locked, ${count(state.evictable)} evictable.`;
+    return trans.__("KV map: %1 of %2 slots used, %3 locked, %4 evictable.", share(used, state.slots), count(state.slots), count(state.lockedSlots), count(state.evictable));
   }
 
   details() {

@@ -1,7 +1,8 @@
 // What the KV map computes from a state: layout, codes of cells, runs, holders, changes. Pure: no page.
 
 import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
-import { count, oneLine, plural } from "./format.js";
+import { count, oneLine } from "./format.js";
+import { trans } from "./trans.js";
 
 export const MAX_HEIGHT = 440;
 const SMALL_HEIGHT = 160; // a pool that needs no more is drawn in larger cells
@@ -10,7 +11,8 @@ export const SELECTED = 6;
 export const FIRST_HUE = 8;
 export const OTHER = 14;
 export const FIRST_AGE = 15;
-const WAITING = { queued: "waiting", waiting: "waiting", compiling: "compiling grammar", compiled: "waiting" };
+const waiting = () => trans.__("waiting");
+const WAITING = { queued: waiting, waiting, compiling: () => trans.__("compiling grammar"), compiled: waiting };
 
 /** Cells: `cols × rows` of `pitch` px, `group` slots each; the window on them is `width × height`. */
 export function layoutMap(slots, pageSize, width, zoom = 0, maxHeight = MAX_HEIGHT) {
@@ -122,16 +124,20 @@ export function holdersOf(state, history, { runs }, kept = [], textOf = () => ""
     // How far: chunks that were computed may be the tree's already. One that came again computes its answer anew too.
     const fresh = record?.turns.length === 1 ? record.prompt - record.cached : 0;
     const done = shared + prefill - (record?.cached ?? 0);
-    const chunk = prefill && done > 0 && done <= fresh ? `prefill, ${count(done)} of ${count(fresh)} new` : "prefill";
-    const doing = WAITING[word] ? WAITING[word] : decode || word === "first_token" ? "decode" : chunk;
+    const chunk = prefill && done > 0 && done <= fresh ? trans.__("prefill, %1 of %2 new", count(done), count(fresh)) : trans.__("prefill");
+    const doing = WAITING[word] ? WAITING[word]() : decode || word === "first_token" ? trans.__("decode") : chunk;
     out.push({ rid, name: nameOf(record ?? { rid }), state: doing, own, shared, prefill, decode, runs: runsOf(state, runs, rid), text: textOf(state.nodes.get(state.holds.get(rid))) });
   }
   out.sort((a, b) => b.own + b.shared - a.own - a.shared || (a.rid < b.rid ? -1 : 1));
   const states = kept
     .filter(session => !session.active && session.cached)
     .sort((a, b) => b.cached - a.cached)
-    .map(session => ({ rid: "", sid: session.sid, name: `state ${session.sid.split(".").at(-1)}${session.cell ? ` of [${session.cell}]` : ""}`, state: "idle, kept by the notebook", own: 0, shared: session.cached, prefill: 0, decode: 0, runs: null, text: session.text }));
+    .map(session => ({ rid: "", sid: session.sid, name: stateName(session.sid.split(".").at(-1), session.cell), state: trans.__("idle, kept by the notebook"), own: 0, shared: session.cached, prefill: 0, decode: 0, runs: null, text: session.text }));
   return [...out, ...states].slice(0, most);
+}
+
+function stateName(sid, cell) {
+  return cell ? trans.__("state %1 of [%2]", sid, cell) : trans.__("state %1", sid);
 }
 
 function runsOf(state, runs, rid) {
@@ -155,37 +161,53 @@ export function reportOf({ shown: state, history, time, step }) {
   return { time, step, seq, pageSize, counts, treeTokens, lockedTokens, stats, nodes: [...state.nodes.values()], requests: [...state.live], steps: history.steps.slice(-20), slots };
 }
 
-/** What a slot is, in words: state, holder, place in the tree. `token`: the engine's word on what it holds, if it is known. */
+/** What a slot is, in words, in lines: state, holder, place in the tree. `token`: the engine's word on what it holds, if it is known. */
 export function cellWord(state, history, slot, token = null) {
   const kind = state.kinds[slot];
-  const owner = state.ownerNames[state.owners[slot]];
-  const head = `slot ${count(slot)}  `;
-  if (kind === FREE) return [`${head}free`];
+  const head = trans.__("slot %1  %2", count(slot), slotWord(state, slot));
+  const known = token?.position !== undefined;
+  if (kind === FREE) return [head];
   if (kind === CACHED) {
-    const node = state.nodes.get(state.ownerNode[state.owners[slot]]);
-    if (!node) return [`${head}cached`];
-    const locks = node.locks ? `locked by ${plural(node.locks, "request")}` : "evictable";
-    const by = node.rid ? `, first computed for ${nameIn(history, node.rid)}` : "";
-    const held = token?.position === undefined ? "" : `, here token ${count(token.position + 1)}${quoted(token)}`;
-    return [`${head}cached, ${locks}`, `node ${node.id}, tokens ${count(node.start)} to ${count(node.start + node.length)}${by}${held}`, `reused by ${plural(node.hits, "request")}`];
+    const node = nodeAt(state, slot);
+    if (!node) return [head];
+    const line = [trans.__("node %1, tokens %2 to %3", node.id, count(node.start), count(node.start + node.length))];
+    if (node.rid) line.push(trans.__("first computed for %1", nameIn(history, node.rid)));
+    if (known) line.push(trans.__("here token %1%2", count(token.position + 1), quoted(token)));
+    return [head, line.join(", "), trans._n("reused by %2 request", "reused by %2 requests", node.hits, count(node.hits))];
   }
-  const word = kind === PREFILL ? "prefill" : kind === DECODE ? "decode" : "scoring";
-  const step = state.written[slot] ? `, written in step ${count(state.written[slot])}` : "";
-  const held = token?.position === undefined ? "" : `, ${token.output ? "" : "prompt "}token ${count(token.output || token.position + 1)}${quoted(token)}`;
-  return [`${head}${word}${step}`, `${nameIn(history, owner)}${held}`, "not in the tree yet"];
+  const line = [nameIn(history, state.ownerNames[state.owners[slot]])];
+  if (known) line.push(token.output ? trans.__("token %1%2", count(token.output), quoted(token)) : trans.__("prompt token %1%2", count(token.position + 1), quoted(token)));
+  return [head, line.join(", "), trans.__("not in the tree yet")];
+}
+
+function nodeAt(state, slot) {
+  return state.nodes.get(state.ownerNode[state.owners[slot]]);
+}
+
+/** The state of a slot, in words. */
+export function slotWord(state, slot) {
+  const kind = state.kinds[slot];
+  if (kind === FREE) return trans.__("free");
+  if (kind === CACHED) {
+    const node = nodeAt(state, slot);
+    if (!node) return trans.__("cached");
+    return node.locks ? trans._n("cached, locked by %2 request", "cached, locked by %2 requests", node.locks, count(node.locks)) : trans.__("cached, evictable");
+  }
+  const word = kind === PREFILL ? trans.__("prefill") : kind === DECODE ? trans.__("decode") : trans.__("scoring");
+  return state.written[slot] ? trans.__("%1, written in step %2", word, count(state.written[slot])) : word;
 }
 
 function quoted({ text }) {
   return text ? ` "${oneLine(text, 40)}"` : "";
 }
 
-/** `, chunk 2`: which piece of its prompt a row is; nothing of a prompt in one piece. */
+/** `chunk 2`: which piece of its prompt a row is; "" of a prompt in one piece. */
 function chunkWords({ steps, requests }, index, { rid, kind, prefix, tokens }) {
   const record = requests.get(rid);
   const from = record?.turns.findLast(turn => turn.from <= steps[index].time)?.from ?? Infinity;
   let chunk = 1;
   for (let at = index - 1; at >= 0 && steps[at].time >= from; at--) if (steps[at].rows.some(row => row.rid === rid && row.kind === kind)) chunk++;
-  return kind === "prefill" && (chunk > 1 || prefix + tokens < record?.prompt) ? `, chunk ${chunk}` : "";
+  return kind === "prefill" && (chunk > 1 || prefix + tokens < record?.prompt) ? trans.__("chunk %1", chunk) : "";
 }
 
 /** What the shown step changed: pairs of a number and words. */
@@ -197,16 +219,19 @@ export function changesOf(store) {
   const name = rid => nameIn(store.history, rid);
   const out = [];
   const decodes = step.rows.filter(row => row.kind === "decode");
-  if (decodes.length) out.push([`+${count(decodes.length)}`, decodes.length === 1 ? `decode ${name(decodes[0].rid)}` : `decode, one for each of ${count(decodes.length)} requests`]);
+  if (decodes.length) out.push([`+${count(decodes.length)}`, decodes.length === 1 ? trans.__("decode %1", name(decodes[0].rid)) : trans.__("decode, one for each of %1 requests", count(decodes.length))]);
   for (const row of step.rows) {
-    if (row.kind !== "decode") out.push([`+${count(row.tokens)}`, `${row.kind === "score" ? "score" : "prefill"} ${name(row.rid)}${chunkWords(store.history, index, row)}, after ${count(row.prefix)} reused or computed before`]);
+    if (row.kind === "decode") continue;
+    const what = row.kind === "score" ? trans.__("score %1", name(row.rid)) : trans.__("prefill %1", name(row.rid));
+    const after = trans.__("after %1 reused or computed before", count(row.prefix));
+    out.push([`+${count(row.tokens)}`, [what, chunkWords(store.history, index, row), after].filter(Boolean).join(", ")]);
   }
   for (const mark of store.history.marks) {
     if (mark.time <= before || mark.time > step.time + 1) continue;
     if (mark.time > (store.history.steps[index + 1]?.time ?? Infinity)) continue;
-    if (mark.kind === "evict") out.push([`−${count(mark.tokens)}`, `evicted for ${name(mark.rid)}`]);
-    if (mark.kind === "retract") out.push(["", `retracted ${name(mark.rid)}`]);
-    if (mark.kind === "finish") out.push(["", `${name(mark.rid)} finished`]);
+    if (mark.kind === "evict") out.push([`−${count(mark.tokens)}`, trans.__("evicted for %1", name(mark.rid))]);
+    if (mark.kind === "retract") out.push(["", trans.__("retracted %1", name(mark.rid))]);
+    if (mark.kind === "finish") out.push(["", trans.__("%1 finished", name(mark.rid))]);
   }
   return out.slice(0, 8);
 }

@@ -4,6 +4,7 @@
 import { CACHED, FREE } from "./fold.js";
 import { count } from "./format.js";
 import { mix, over, rgba } from "./paint.js";
+import { trans } from "./trans.js";
 
 export const GUTTER = 46;
 export const PAST_SECONDS = 60;
@@ -217,7 +218,7 @@ export function drawPast(canvas, width, store, c) {
   const stride = W < 420 ? 20 : 10;
   for (let s = PAST_SECONDS; s >= 0; s -= stride) {
     context.textAlign = s === PAST_SECONDS ? "left" : s === 0 ? "right" : "center";
-    context.fillText(s ? `−${s} s` : "now", X(now - s), PAST_HEIGHT + 5);
+    context.fillText(s ? `−${s} s` : trans.__("now"), X(now - s), PAST_HEIGHT + 5);
   }
   context.font = `14px ${c.ui}`;
   context.fillStyle = c.trouble;

@@ -2,16 +2,17 @@
 // the inspector's. Used by program_view.js.
 
 import { copyText, helpDialog } from "./controls.js";
+import { trans } from "./trans.js";
 
-const KEYS = [
-  [", .", "Step back, forward"],
-  ["Shift + , .", "Previous, next event"],
-  ["L", "Go live"],
-  ["← →", "Walk the tokens of a text"],
-  ["Enter", "Inspect a token"],
-  ["Esc", "Close, clear the selection"],
-  ["C", "Copy the text"],
-  ["?", "This list"],
+const programKeys = () => [
+  [", .", trans.__("Step back, forward")],
+  [trans.__("Shift + , ."), trans.__("Previous, next event")],
+  ["L", trans.__("Go live")],
+  ["← →", trans.__("Walk the tokens of a text")],
+  [trans.__("Enter"), trans.__("Inspect a token")],
+  [trans.__("Esc"), trans.__("Close, clear the selection")],
+  ["C", trans.__("Copy the text")],
+  ["?", trans.__("This list")],
 ];
 
 /** Take a key; true when it was one of these. */
@@ -30,7 +31,7 @@ export function programKey(view, event) {
     l: () => store?.goLive(),
     escape: () => store?.select(null),
     c: copy,
-    "?": () => (view.help ??= helpDialog(view.root, KEYS))(),
+    "?": () => (view.help ??= helpDialog(view.root, programKeys()))(),
   };
   const act = acts[event.key.toLowerCase()];
   return !!act && act() !== false;

@@ -4,9 +4,10 @@
 import { segmented } from "./controls.js";
 import { el, fill, on, sharpCanvas } from "./dom.js";
 import { nameIn, nameOf } from "./fold.js";
-import { count, oneLine, plural, seconds } from "./format.js";
+import { count, counted, oneLine, seconds } from "./format.js";
 import { NodeTexts } from "./node_texts.js";
 import { RunningTexts } from "./running_texts.js";
+import { trans } from "./trans.js";
 import { flightsOf, layoutLinks, layoutTree, reach, recentlyGone } from "./tree_data.js";
 import { AXIS, LINK_ROW, drawAxis, drawBlock, drawLinks, drawSelected, paintOf } from "./tree_draw.js";
 import { TreeSide } from "./tree_side.js";
@@ -19,7 +20,9 @@ const HITS_SHOWN = 100;
 
 export class TreeView extends View {
   static kind = "tree";
-  static title = "Radix tree";
+  static get title() {
+    return trans.__("Radix tree");
+  }
 
   build() {
     this.mode = "icicle";
@@ -31,25 +34,25 @@ export class TreeView extends View {
     this.texts = new NodeTexts(this.store, () => this.changed());
     this._running = new RunningTexts(this.store, () => this.changed());
     const modes = [
-      ["icicle", "Icicle"],
-      ["links", "Tree"],
-      ["table", "Table"],
+      ["icicle", trans.__("Icicle")],
+      ["links", trans.__("Tree")],
+      ["table", trans.__("Table")],
     ];
-    this._switch = segmented("Form", modes, "icicle", mode => {
+    this._switch = segmented(trans.__("Form"), modes, "icicle", mode => {
       this.mode = mode;
       this.changed();
     });
-    this.tools.prepend(this.findBox("Find text or request"), this._switch.element);
-    this._map = sharpCanvas("sgnb-tree-canvas", "Radix tree");
+    this.tools.prepend(this.findBox(trans.__("Find text or request")), this._switch.element);
+    this._map = sharpCanvas("sgnb-tree-canvas", TreeView.title);
     this._spacer = el("div", "sgnb-tree-spacer");
     this._scroll = el("div", "sgnb-tree-scroll", {}, this._spacer, this._map.canvas);
     this._legendNode = this.legend([
-      ["tree-locked", "locked, with count"],
-      ["tree-age", "evictable, recent to old"],
-      ["prefill", "prefill"],
-      ["tree-decode", "decoding"],
-      ["tree-gone", "evicted, last 10 s"],
-      ["tree-next", "evicted next"],
+      ["tree-locked", trans.__("locked, with count")],
+      ["tree-age", trans.__("evictable, recent to old")],
+      ["prefill", trans.__("prefill")],
+      ["tree-decode", trans.__("decoding")],
+      ["tree-gone", trans.__("evicted, last 10 s")],
+      ["tree-next", trans.__("evicted next")],
     ]);
     this.tools.append(this.legendButton(this._legendNode));
     this.panel = new TreeSide(this);
@@ -142,7 +145,10 @@ export class TreeView extends View {
     this._revealed = 0;
     this._hit(wanted ? this._found(wanted) : null);
     if (!wanted) return;
-    const say = left => this.region.say(`${plural(this.hits.size, "node")} found${left ? `, ${plural(left, "node")} still to be read` : ""}.`);
+    const say = left => {
+      const found = counted.nodes(this.hits.size);
+      this.region.say(left ? trans.__("%1 found, %2 still to be read.", found, counted.nodes(left)) : trans.__("%1 found.", found));
+    };
     const over = () => this._wanted !== wanted || this._closed;
     const search = async () => {
       await this.texts.all([...this.store.shown.nodes.values()], over, left => {
@@ -220,21 +226,26 @@ export class TreeView extends View {
   // ---------------------------------------------------------------- words
 
   _words(block) {
-    if (block.kind === "fold") return [`${plural(block.nodes, "more node")}, ${count(block.tokens)} tok`, "Click to show them."];
-    if (block.kind === "flight") return [this.name(block.id), "not in the tree yet", ...["prefill", "decode"].filter(kind => block[kind]).map(kind => `${kind} ${count(block[kind])} tok`)];
+    if (block.kind === "fold") return [trans._n("%2 more node, %3 tok", "%2 more nodes, %3 tok", block.nodes, count(block.nodes), count(block.tokens)), trans.__("Click to show them.")];
+    if (block.kind === "flight") {
+      const { id, prefill, decode } = block;
+      return [this.name(id), trans.__("not in the tree yet"), prefill && trans.__("prefill %1 tok", count(prefill)), decode && trans.__("decode %1 tok", count(decode))].filter(Boolean);
+    }
     const { node } = block;
     const text = this.texts.of(node);
-    return [`node ${node.id}  ${count(node.length)} tok, from token ${count(node.start)}`, block.kind === "gone" ? this.goneWords(node) : this.use(node), ...(text ? [oneLine(text, 80)] : [])];
+    return [trans.__("node %1  %2 tok, from token %3", node.id, count(node.length), count(node.start)), block.kind === "gone" ? this.goneWords(node) : this.use(node), ...(text ? [oneLine(text, 80)] : [])];
   }
 
   goneWords(node) {
-    return `evicted ${seconds(this.store.time - node.time)} ago${node.forRid ? ` for ${this.name(node.forRid)}` : ""}`;
+    const ago = seconds(this.store.time - node.time);
+    return node.forRid ? trans.__("evicted %1 ago for %2", ago, this.name(node.forRid)) : trans.__("evicted %1 ago", ago);
   }
 
   use(node) {
     const ago = this.store.time - node.used;
-    const last = node.locks ? "in use" : !node.used ? "last use unknown" : ago < 0.5 ? "used now" : `used ${seconds(ago)} ago`;
-    return [...(node.locks ? [`lock ${count(node.locks)}`] : []), ...(node.pins ? ["pinned"] : []), plural(node.hits, "hit"), last].join(", ");
+    const last = node.locks ? trans.__("in use") : !node.used ? trans.__("last use unknown") : ago < 0.5 ? trans.__("used now") : trans.__("used %1 ago", seconds(ago));
+    const hits = trans._n("%2 hit", "%2 hits", node.hits, count(node.hits));
+    return [node.locks && trans.__("lock %1", count(node.locks)), node.pins && trans.__("pinned"), hits, last].filter(Boolean).join(", ");
   }
 
   name(rid) {
@@ -256,14 +267,14 @@ export class TreeView extends View {
 
   facts() {
     const { treeTokens, lockedTokens, nodes } = this.store.shown;
-    return `${count(treeTokens)} tokens in ${plural(nodes.size, "node")}, ${count(lockedTokens)} locked, ${count(treeTokens - lockedTokens)} evictable`;
+    return trans.__("%1 tokens in %2, %3 locked, %4 evictable", count(treeTokens), counted.nodes(nodes.size), count(lockedTokens), count(treeTokens - lockedTokens));
   }
 
   sentence() {
     const { shown: state } = this.store;
     const node = state.nodes.get(this.selectedNode);
-    if (node) return `Node ${node.id}, ${plural(node.length, "token")} from token ${count(node.start)}, ${this.use(node)}.`;
-    return `Radix tree: ${count(state.treeTokens)} tokens in ${plural(state.nodes.size, "node")}, ${count(state.lockedTokens)} locked.`;
+    if (node) return trans.__("Node %1, %2 from token %3, %4.", node.id, counted.tokens(node.length), count(node.start), this.use(node));
+    return trans.__("Radix tree: %1 tokens in %2, %3 locked.", count(state.treeTokens), counted.nodes(state.nodes.size), count(state.lockedTokens));
   }
 
   details() {

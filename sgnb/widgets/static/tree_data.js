@@ -1,6 +1,7 @@
 // Layout of the radix tree: rows and blocks of the icicle, folds, ages. Pure: no page.
 
-import { count, plural } from "./format.js";
+import { count } from "./format.js";
+import { trans } from "./trans.js";
 
 export const IDLE_SHOWN = 12;
 const NAMES = 6; // of requests, before the rest is counted
@@ -188,15 +189,17 @@ export function pathFacts(state, ids, rid, name) {
   const path = ids.map(id => state.nodes.get(id));
   const end = path.at(-1);
   const holders = [...state.holds].map(([other, id]) => [other, state.path(id)]);
-  const names = list => [...list.slice(0, NAMES).map(([other]) => name(other)), ...(list.length > NAMES ? [`${count(list.length - NAMES)} more`] : [])].join(", ");
+  const names = list => [...list.slice(0, NAMES).map(([other]) => name(other)), ...(list.length > NAMES ? [trans.__("%1 more", count(list.length - NAMES))] : [])].join(", ");
   const locked = holders.filter(([, held]) => held.includes(end?.id));
-  if (locked.length) facts.push(["Locked by", names(locked)]);
+  if (locked.length) facts.push([trans.__("Locked by"), names(locked)]);
   // The longest part of the path that somebody else reads too.
   const others = node => holders.filter(([other, held]) => other !== rid && held.includes(node.id) && !held.includes(end.id));
   const shared = path.findLast(node => node !== end && others(node).length);
-  if (shared) facts.push([`First ${count(shared.start + shared.length)} tok also by`, names(others(shared))]);
+  if (shared) facts.push([trans.__("First %1 tok also by", count(shared.start + shared.length)), names(others(shared))]);
   const owners = [...ids.map(id => `node:${id}`), rid];
-  facts.push(["Slots", `${count(owners.reduce((sum, owner) => sum + state.owned(owner), 0))} in ${plural(runsOf(state, owners), "run")}`]);
+  const slots = count(owners.reduce((sum, owner) => sum + state.owned(owner), 0));
+  const runs = runsOf(state, owners);
+  facts.push([trans.__("Slots"), trans._n("%3 in %2 run", "%3 in %2 runs", runs, count(runs), slots)]);
   return facts;
 }
 

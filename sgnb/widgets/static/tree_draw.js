@@ -1,8 +1,9 @@
 // Drawing of the radix tree on a canvas: icicle and node-link form. Reads a layout of tree_data.js; knows no events.
 // `paint` is made by `paintOf` for each picture: context, colours c, the moment `time`, what is selected, texts.
 
-import { count, oneLine, plural, seconds } from "./format.js";
+import { count, counted, oneLine, seconds } from "./format.js";
 import { css, fitted, hatch, mix, over, rgba } from "./paint.js";
+import { trans } from "./trans.js";
 import { ageShare, tickStep } from "./tree_data.js";
 
 export const AXIS = 20;
@@ -15,7 +16,8 @@ export function paintOf(context, c, time, more) {
   let made = brushes.get(c);
   if (made?.ratio !== ratio) brushes.set(c, (made = { ratio, ...brushesOf(context, c) }));
   const quiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  return { context, c, time, quiet, ...made, ...more };
+  const size = trans.__("%1 tok", "%1"); // looked up once, filled for each node
+  return { context, c, time, quiet, sizeOf: node => size.replace("%1", count(node.length)), ...made, ...more };
 }
 
 const brushes = new WeakMap(); // colours → what is made of them, once a theme
@@ -46,8 +48,12 @@ export function drawBlock(paint, block, x, y, w, h, inner) {
   else {
     context.fillStyle = c.text2;
     context.fillRect(x, y + 2, 1, h - 4);
-    const what = block.id ? plural(block.nodes, "more node") : `${plural(block.prefixes, "more prefix", "more prefixes")}, ${plural(block.nodes, "node")}`;
-    write(context, `11px ${c.ui}`, `${what}, ${count(block.tokens)} tok ▸`, x + 6, middle, inner - x - 8);
+    const { nodes, prefixes } = block;
+    const tokens = count(block.tokens);
+    const what = block.id
+      ? trans._n("%2 more node, %3 tok ▸", "%2 more nodes, %3 tok ▸", nodes, count(nodes), tokens)
+      : trans._n("%2 more prefix, %3, %4 tok ▸", "%2 more prefixes, %3, %4 tok ▸", prefixes, count(prefixes), counted.nodes(nodes), tokens);
+    write(context, `11px ${c.ui}`, what, x + 6, middle, inner - x - 8);
   }
   context.globalAlpha = 1;
   return edge;
@@ -64,7 +70,7 @@ function drawFlight({ context, c, scale, prefill }, block, x, y, h) {
   if (block.decode) context.fillRect(x + cut, y, Math.max(2, block.decode * scale), h - 1);
 }
 
-function drawGone({ context, c, time, textOf, rowHeight }, node, x, y, w, h, middle) {
+function drawGone({ context, c, time, textOf, sizeOf, rowHeight }, node, x, y, w, h, middle) {
   context.strokeStyle = c.trouble;
   context.lineWidth = 1;
   context.setLineDash([4, 2]);
@@ -73,7 +79,7 @@ function drawGone({ context, c, time, textOf, rowHeight }, node, x, y, w, h, mid
   if (w < TEXT_WIDTH) return;
   context.fillStyle = c.troubleText;
   const text = textOf(node);
-  write(context, `${rowHeight < 17 ? 11 : 12}px ${c.code}`, `−${seconds(time - node.time)}: ${text ? oneLine(text, 60) : `${count(node.length)} tok`}`, x + 5, middle, w - 10);
+  write(context, `${rowHeight < 17 ? 11 : 12}px ${c.code}`, `−${seconds(time - node.time)}: ${text ? oneLine(text, 60) : sizeOf(node)}`, x + 5, middle, w - 10);
 }
 
 function drawNode(paint, node, x, y, w, h, middle) {
@@ -114,7 +120,7 @@ function drawNode(paint, node, x, y, w, h, middle) {
     if (text || !locked) {
       context.fillStyle = text ? c.text : c.text2;
       const font = text ? `${paint.rowHeight < 17 ? 11 : 12}px ${c.code}` : `11px ${c.ui}`;
-      write(context, font, text ? `${paint.counted ? `${count(node.length)} ` : ""}${oneLine(text, 160)}` : `${count(node.length)} tok`, start, middle, right - start);
+      write(context, font, text ? `${paint.counted ? `${count(node.length)} ` : ""}${oneLine(text, 160)}` : paint.sizeOf(node), start, middle, right - start);
     }
   }
   if (next) drawNext(context, Math.min(x + drawn + 8, Math.max(x + 9, x + drawn - 11)), middle, next, c);
@@ -142,7 +148,7 @@ export function drawAxis({ context, c, scale }, from, width) {
     const x = (token - from) * scale;
     if (x > width - 8) break;
     context.textAlign = x < 30 ? "left" : "center";
-    context.fillText(token === 0 ? "token 0" : count(token), x, 12);
+    context.fillText(token === 0 ? trans.__("token 0") : count(token), x, 12);
     context.fillRect(Math.round(x), 15, 1, 4);
   }
   context.textAlign = "left";
@@ -182,7 +188,7 @@ export function drawLinks(paint, { boxes, left }, width, height, top) {
   if (left > 0) {
     context.font = `11px ${c.ui}`;
     context.fillStyle = c.text2;
-    context.fillText(`${plural(left, "node")} not drawn. Select a node to see its tree.`, 4, height - 8);
+    context.fillText(trans._n("%2 node not drawn. Select a node to see its tree.", "%2 nodes not drawn. Select a node to see its tree.", left, count(left)), 4, height - 8);
   }
   return places;
 }

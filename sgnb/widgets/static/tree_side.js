@@ -4,7 +4,8 @@
 import { equalAgain, reasonOf } from "./causes.js";
 import { button, el, fill, refill, table } from "./dom.js";
 import { nameOf } from "./fold.js";
-import { count, oneLine, plural, seconds } from "./format.js";
+import { count, counted, oneLine, seconds } from "./format.js";
+import { trans } from "./trans.js";
 import { pathFacts } from "./tree_data.js";
 
 const TWIN_ROWS = 200;
@@ -22,7 +23,7 @@ export class TreeSide {
     this.path = el("div", "");
     this.prompts = el("div", "sgnb-tree-prompts");
     this.reason = el("div", "sgnb-tree-why");
-    this.twin = el("div", "sgnb-tree-twin", { role: "tree", "aria-label": "Nodes of the radix tree", tabindex: -1 });
+    this.twin = el("div", "sgnb-tree-twin", { role: "tree", "aria-label": trans.__("Nodes of the radix tree"), tabindex: -1 });
     this._why = ""; // the request that is asked about
     this._followed = ""; // the selected request that was looked at last
     this._partings = new Map(); // rid → answer of `prompt`
@@ -47,19 +48,19 @@ export class TreeSide {
     const path = ids.map(id => state.nodes.get(id));
     const rid = selection?.kind === "request" && state.live.has(selection.id) ? selection.id : "";
     const gone = path.length || rid ? null : state.evicted.find(node => selection?.kind === "node" && node.id === selection.id);
-    if (!path.length && !rid) return refill(this.path, [heading("Selected path"), ...(gone ? this._goneNodes(gone) : [el("p", "sgnb-dim", {}, "Click a node, or use the arrow keys.")])]);
+    if (!path.length && !rid) return refill(this.path, [heading(trans.__("Selected path")), ...(gone ? this._goneNodes(gone) : [el("p", "sgnb-dim", {}, trans.__("Click a node, or use the arrow keys."))])]);
     view.texts.want(path);
     const end = path.at(-1);
     const { prefill, decode } = rid ? state.flight(rid) : { prefill: 0, decode: 0 };
     const flight = prefill + decode;
     const parts = path.map(node => this._part(node, view.use(node), node.locks ? "sgnb-is-locked" : ""));
-    if (flight) parts.push(partOf(flight, `${decode ? "decoding" : "prefill"}, not in the tree yet`, view.runningText(rid), "sgnb-is-decode"));
+    if (flight) parts.push(partOf(flight, decode ? trans.__("decoding, not in the tree yet") : trans.__("prefill, not in the tree yet"), view.runningText(rid), "sgnb-is-decode"));
     const facts = pathFacts(state, ids, rid, other => view.name(other));
-    const acts = buttons(button("Copy text", () => view.copySelected()));
-    if (view.options.open) acts.append(button("Show in KV map", () => view.options.open("kv")));
+    const acts = buttons(button(trans.__("Copy text"), () => view.copySelected()));
+    if (view.options.open) acts.append(button(trans.__("Show in KV map"), () => view.options.open("kv")));
     return refill(this.path, [
-      heading("Selected path"),
-      el("p", "sgnb-dim", {}, `${count((end ? end.start + end.length : 0) + flight)} tokens, ${plural(path.length, "node")}`),
+      heading(trans.__("Selected path")),
+      el("p", "sgnb-dim", {}, trans.__("%1 tokens, %2", count((end ? end.start + end.length : 0) + flight), counted.nodes(path.length))),
       ...parts,
       el("dl", "sgnb-pairs", {}, facts.flatMap(([name, value]) => [el("dt", "", {}, name), el("dd", "", {}, value)])),
       acts,
@@ -71,7 +72,8 @@ export class TreeSide {
   }
 
   _goneNodes(node) {
-    return [this._part(node, this.view.goneWords(node), "sgnb-is-gone"), el("p", "sgnb-dim", {}, `From token ${count(node.start)}. ${plural(node.hits, "request")} had reused it.`)];
+    const told = trans._n("From token %3. %2 request had reused it.", "From token %3. %2 requests had reused it.", node.hits, count(node.hits), count(node.start));
+    return [this._part(node, this.view.goneWords(node), "sgnb-is-gone"), el("p", "sgnb-dim", {}, told)];
   }
 
   // ---------------------------------------------------------------- prompts, and why
@@ -99,14 +101,14 @@ export class TreeSide {
     const key = JSON.stringify(rows) + this._why;
     if (key === this._promptsKey) return;
     this._promptsKey = key;
-    const columns = [{ name: "request" }, { name: "prompt", number: true }, { name: "reused", number: true }, { name: "the rest was" }];
+    const columns = [{ name: trans.__("request") }, { name: trans.__("prompt"), number: true }, { name: trans.__("reused"), number: true }, { name: trans.__("the rest was") }];
     const focused = this.prompts.contains(document.activeElement);
     fill(
       this.prompts,
-      heading("Prompts and what they reused"),
+      heading(trans.__("Prompts and what they reused")),
       rows.length
         ? table(columns, rows, { selected: this._listed.findIndex(record => record.rid === this._why), onrow: index => this._ask(this._listed[index]) })
-        : el("p", "sgnb-dim", {}, "No prompt was computed yet.")
+        : el("p", "sgnb-dim", {}, trans.__("No prompt was computed yet."))
     );
     if (focused) this.prompts.querySelector("tr.sgnb-chosen")?.focus();
   }
@@ -140,18 +142,18 @@ export class TreeSide {
     if (!record) return refill(this.reason, []);
     const { sentences, advice } = this._reason(record);
     const parting = this._partings.get(record.rid);
-    const children = [heading(`Why was ${nameOf(record)} not cached?`), line(sentences[0])];
+    const children = [heading(trans.__("Why was %1 not cached?", nameOf(record))), line(sentences[0])];
     if (parting?.prompt || parting?.cached) children.push(aligned(parting, this._cellOf(parting)));
     for (const sentence of sentences.slice(1)) children.push(line(sentence));
     const computed = record.prompt - record.cached;
-    if (record.first && computed > 0) children.push(line(`${plural(computed, "token was", "tokens were")} computed in ${seconds(record.first - record.admitted)}.`));
-    if (advice) children.push(line(el("b", "", {}, "To reuse them: "), `${advice[0].toLowerCase()}${advice.slice(1)}`));
+    if (record.first && computed > 0) children.push(line(trans._n("%2 token was computed in %3.", "%2 tokens were computed in %3.", computed, count(computed), seconds(record.first - record.admitted))));
+    if (advice) children.push(line(el("b", "", {}, trans.__("To reuse them: ")), `${advice[0].toLowerCase()}${advice.slice(1)}`));
     const { nodes } = this.store.shown;
     const both = [record.match?.node, parting?.cached_node].filter(id => nodes.has(id));
     const { cell = "", line: at = 0 } = record.label ?? {};
     const acts = [];
-    if (both.length) acts.push(button(both.length > 1 ? "Show both paths" : "Show where they part", () => this.view.showNodes(both)));
-    if (cell && at) acts.push(button(`Go to cell [${cell}], line ${at}`, () => this.view.host.dispatchEvent(new CustomEvent("sgnb:line", { bubbles: true, detail: { line: at, cell } }))));
+    if (both.length) acts.push(button(both.length > 1 ? trans.__("Show both paths") : trans.__("Show where they part"), () => this.view.showNodes(both)));
+    if (cell && at) acts.push(button(trans.__("Go to cell [%1], line %2", cell, at), () => this.view.host.dispatchEvent(new CustomEvent("sgnb:line", { bubbles: true, detail: { line: at, cell } }))));
     if (acts.length) children.push(buttons(...acts));
     return refill(this.reason, children);
   }
@@ -166,7 +168,7 @@ export class TreeSide {
     const items = [...blocks, ...view.gone.map(node => ({ id: node.id, node, depth: 1, gone: true }))].map(({ id, node, depth, gone }) => {
       const place = state.next.indexOf(id) + 1;
       const text = view.texts.of(node);
-      const words = [`node ${id}`, `${count(node.length)} tok from ${count(node.start)}`, gone ? view.goneWords(node) : view.use(node), place && `evicted next, place ${place}`, text && oneLine(text, 60)];
+      const words = [trans.__("node %1", id), trans.__("%1 tok from %2", count(node.length), count(node.start)), gone ? view.goneWords(node) : view.use(node), place && trans.__("evicted next, place %1", place), text && oneLine(text, 60)];
       return { id, depth, inner: node.children.length, words: words.filter(Boolean).join(" · ") };
     });
     const key = selected + JSON.stringify(items);
@@ -186,8 +188,8 @@ export class TreeSide {
 
 /** A part of the path: its tokens, what is known of it, its text (null: another notebook's; undefined: not known yet). */
 function partOf(tokens, words, text, className) {
-  const shown = typeof text === "string" ? oneLine(text, 280) : dim(text === null ? "Another notebook's text." : "…");
-  return el("div", `sgnb-tree-part ${className}`, {}, el("div", "", {}, el("b", "", {}, `${count(tokens)} tok`), dim(`  ${words}`)), el("div", "sgnb-tree-text", {}, shown));
+  const shown = typeof text === "string" ? oneLine(text, 280) : dim(text === null ? trans.__("Another notebook's text.") : "…");
+  return el("div", `sgnb-tree-part ${className}`, {}, el("div", "", {}, el("b", "", {}, trans.__("%1 tok", count(tokens))), dim(`  ${words}`)), el("div", "sgnb-tree-text", {}, shown));
 }
 
 /** Both texts, aligned where they part; what is equal again behind the difference is hatched. `cell`: of the cached one. */
@@ -201,9 +203,9 @@ function aligned({ same, prompt, cached }, cell) {
       "sgnb-tree-text sgnb-tree-line",
       {},
       el("span", "sgnb-same", {}, oneLine(same, 60).slice(-60)),
-      text ? (end ? el("span", "sgnb-different", {}, oneLine(text.slice(0, end))) : "") : dim(" nothing"),
+      text ? (end ? el("span", "sgnb-different", {}, oneLine(text.slice(0, end))) : "") : dim(trans.__(" nothing")),
       end < text.length ? el("span", "sgnb-again", {}, oneLine(text.slice(end))) : ""
     ),
   ];
-  return el("div", "sgnb-tree-aligned", {}, row(cell ? `cached, [${cell}]` : "cached", its, j), row("this prompt", mine, i));
+  return el("div", "sgnb-tree-aligned", {}, row(cell ? trans.__("cached, [%1]", cell) : trans.__("cached"), its, j), row(trans.__("this prompt"), mine, i));
 }

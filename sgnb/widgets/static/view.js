@@ -1,6 +1,6 @@
 // The frame of an engine view: header, playhead, empty states, legend, keys, and when to draw. Subclasses fill it.
 //
-// A view class:   class TreeView extends View { static kind = "tree"; static title = "Radix tree"; … }
+// A view class:   class TreeView extends View { static kind = "tree"; static get title() { … } … }
 //   build()       once: put elements into this.body (and this.side, this.foot), switches into this.tools
 //   draw()        the picture: called in a frame when something changed and the view is seen (registry.js)
 //   details()     numbers, tables, texts: at most four times a second
@@ -11,10 +11,11 @@
 // It reads this.store (store.js) and calls this.changed() after its own changes. host.dataset.ready says "1" after the
 // first draw, host.dataset.seq the number of the last event drawn: tests wait for them.
 
-import { copyText, emptyNode, emptyState, helpDialog, KEYS, liveRegion, playheadBar, tooltip } from "./controls.js";
+import { copyText, emptyNode, emptyState, helpDialog, liveRegion, playheadBar, tooltip, viewKeys } from "./controls.js";
 import { button, el, fill, on, setText } from "./dom.js";
 import { registry } from "./registry.js";
 import { onSettings } from "./settings.js";
+import { trans } from "./trans.js";
 
 const DETAILS_EVERY = 250;
 const SAME_KEYS = { ";": "<", ":": ">", "=": "+", "−": "-" };
@@ -38,7 +39,9 @@ export class View {
   }
 
   static kind = "";
-  static title = "";
+  static get title() {
+    return "";
+  }
   static follows = true; // the engine: its events are asked for while the view is seen
 
   get kind() {
@@ -55,7 +58,7 @@ export class View {
     this.engineName = el("span", "sgnb-dim sgnb-engine");
     this.tools = el("div", "sgnb-tools");
     this.playhead = playheadBar(store);
-    this.helpButton = button("?", () => this._help(), { className: "sgnb-icon", title: "Keys ( ? )", "aria-label": "Keys" });
+    this.helpButton = button("?", () => this._help(), { className: "sgnb-icon", title: trans.__("Keys ( ? )"), "aria-label": trans.__("Keys") });
     this.playhead.element.append(this.helpButton);
     this._header = el(
       "div",
@@ -69,10 +72,10 @@ export class View {
       this.playhead.element
     );
     this.body = el("div", "sgnb-viewbody");
-    this.side = el("aside", "sgnb-side", { "aria-label": "Details" });
+    this.side = el("aside", "sgnb-side", { "aria-label": trans.__("Details") });
     this.main = el("div", "sgnb-main", {}, this.body, this.side);
     this.foot = el("div", "sgnb-foot");
-    this.drawer = button("Details", () => this._toggleDrawer(), { className: "sgnb-drawer", "aria-expanded": "false" });
+    this.drawer = button(trans.__("Details"), () => this._toggleDrawer(), { className: "sgnb-drawer", "aria-expanded": "false" });
     this.tools.append(this.drawer);
     this._cover = el("div", "sgnb-cover", { hidden: true });
     this.note = el("div", "sgnb-notice", { hidden: true, role: "note" });
@@ -80,7 +83,7 @@ export class View {
     this._content = el("div", "sgnb-content", {}, this.note, this.main, this.foot);
     fill(host, this._header, this._content, this._cover, this.region.element);
     this.tip = tooltip(host);
-    this._help = helpDialog(host, KEYS);
+    this._help = helpDialog(host, viewKeys());
     this.build();
     on(host, "keydown", event => this._key(event));
     this._offs.push(onSettings(() => this.changed()));
@@ -120,7 +123,7 @@ export class View {
     return el(
       "ul",
       "sgnb-legend",
-      { "aria-label": "Legend" },
+      { "aria-label": trans.__("Legend") },
       entries.map(([swatch, words]) => el("li", "", {}, el("span", `sgnb-swatch sgnb-swatch-${swatch}`, { "aria-hidden": "true" }), words))
     );
   }
@@ -128,7 +131,7 @@ export class View {
   /** The button behind which a legend goes where a view is narrow (view.css). */
   legendButton(legend) {
     legend.classList.add("sgnb-folding");
-    const made = button("Legend", () => made.setAttribute("aria-expanded", String(legend.classList.toggle("sgnb-open"))), { className: "sgnb-legend-button", "aria-expanded": "false" });
+    const made = button(trans.__("Legend"), () => made.setAttribute("aria-expanded", String(legend.classList.toggle("sgnb-open"))), { className: "sgnb-legend-button", "aria-expanded": "false" });
     return made;
   }
 
@@ -230,7 +233,7 @@ export class View {
     this._detailsDirty = false;
     this._detailsAt = performance.now();
     setText(this._titleFacts, this.facts());
-    setText(this.engineName, this.store.replaying ? this.store.replaying.file : this.options.engine ? `engine ${this.options.engine}` : "");
+    setText(this.engineName, this.store.replaying ? this.store.replaying.file : this.options.engine ? trans.__("engine %1", this.options.engine) : "");
     this.details();
   }
 
