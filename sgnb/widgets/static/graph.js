@@ -6,23 +6,25 @@ import { segmented } from "./controls.js";
 import { button, el, fill, on, refocus, setText } from "./dom.js";
 import { count, seconds } from "./format.js";
 import { diffLines, diffNodes, layoutGraph, HEIGHT, merged, nodeOf, progressOf } from "./graph_data.js";
+import { trans } from "./trans.js";
 import { View } from "./view.js";
 
-const MODES = [
-  ["both", "Side by side"],
-  ["one", "One graph"],
-  ["code", "Instructions"],
-];
 const SVG = "http://www.w3.org/2000/svg";
 const SHOWN_LINES = 12;
 
+function nodesWords(before, after) {
+  return before === after ? trans.__("%1 nodes", count(after)) : trans.__("%1 to %2 nodes", count(before), count(after));
+}
+
 export class GraphView extends View {
   static kind = "graph";
-  static title = "Graph";
+  static get title() {
+    return trans.__("Graph");
+  }
   static follows = false;
 
   constructor(host, store, options = {}) {
-    const ownState = view => (view.options.data?.stages ? null : { words: "Nothing has run yet.", button: null, cover: true });
+    const ownState = view => (view.options.data?.stages ? null : { words: trans.__("Nothing has run yet."), button: null, cover: true });
     super(host, store, { ...options, ownState });
   }
 
@@ -32,15 +34,20 @@ export class GraphView extends View {
     this.chosen = "";
     this.playhead.element.remove();
     this.drawer.remove();
-    this.show = segmented("Show", MODES, this.mode, mode => {
+    const modes = [
+      ["both", trans.__("Side by side")],
+      ["one", trans.__("One graph")],
+      ["code", trans.__("Instructions")],
+    ];
+    this.show = segmented(trans.__("Show"), modes, this.mode, mode => {
       this.mode = mode;
       this.changed();
     });
     const word = text => el("span", "sgnb-word", {}, text);
-    this.back = button(["◂", word(" Previous pass")], () => this._step(-1), { "aria-label": "Previous pass" });
-    this.next = button([word("Next pass "), "▸"], () => this._step(1), { "aria-label": "Next pass" });
+    this.back = button(["◂", word(trans.__(" Previous pass"))], () => this._step(-1), { "aria-label": trans.__("Previous pass") });
+    this.next = button([word(trans.__("Next pass ")), "▸"], () => this._step(1), { "aria-label": trans.__("Next pass") });
     this.tools.append(this.show.element, this.back, this.next, this.helpButton);
-    this.list = el("div", "sgnb-passes", { role: "listbox", "aria-label": "Passes", tabindex: 0 });
+    this.list = el("div", "sgnb-passes", { role: "listbox", "aria-label": trans.__("Passes"), tabindex: 0 });
     this.stageNode = el("div", "sgnb-stages");
     this.body.append(this.list, this.stageNode);
     this.didNode = el("div", "sgnb-graph-words");
@@ -66,17 +73,17 @@ export class GraphView extends View {
   facts() {
     const { passes } = this;
     if (!passes.length) return "";
-    const name = this.data.cell ? `cell [${this.data.cell}]` : this.data.name;
+    const name = this.data.cell ? trans.__("cell [%1]", this.data.cell) : this.data.name;
     const spent = passes.reduce((sum, pass) => sum + (pass.seconds ?? 0), 0);
-    const nodes = passes[0].after === passes.at(-1).after ? `${count(passes[0].after)} nodes` : `${count(passes[0].after)} to ${count(passes.at(-1).after)} nodes`;
-    const time = passes.some(pass => pass.seconds !== null) ? `, ${seconds(spent, true)} in all` : "";
-    const eager = this.data.compiled === false && this.data.reason ? `, runs without a graph: ${this.data.reason}` : "";
-    return `${name} · ${count(passes.length - 2)} passes, ${nodes}${time}${eager}`;
+    const words = [trans.__("%1 · %2 passes, %3", name, count(passes.length - 2), nodesWords(passes[0].after, passes.at(-1).after))];
+    if (passes.some(pass => pass.seconds !== null)) words.push(trans.__("%1 in all", seconds(spent, true)));
+    if (this.data.compiled === false && this.data.reason) words.push(trans.__("runs without a graph: %1", this.data.reason));
+    return words.join(", ");
   }
 
   sentence() {
     const pass = this.passes[this.pass];
-    return pass ? `Graph, pass ${this.pass}, ${pass.name}: ${pass.note}.` : "Graph";
+    return pass ? trans.__("Graph, pass %1, %2: %3.", this.pass, pass.name, pass.note) : GraphView.title;
   }
 
   key(event) {
@@ -141,7 +148,7 @@ export class GraphView extends View {
     const marks = diffNodes(nodes.before, nodes.after);
     const narrow = this.width < 900;
     const mode = this.mode === "both" && narrow ? "one" : this.mode;
-    this.show.offer("both", narrow ? "Side by side needs a width of 900 px." : "");
+    this.show.offer("both", narrow ? trans.__("Side by side needs a width of 900 px.") : "");
     this.show.show(mode);
     this.host.dataset.mode = mode;
     const room = this.stageNode.clientWidth || this.width - 206;
@@ -149,8 +156,8 @@ export class GraphView extends View {
       mode === "code"
         ? [this._code(before, after)]
         : mode === "one"
-          ? [this._stagePanel("Graph", merged(nodes.before, nodes.after), room, marks, "one", nodes)]
-          : [this._stagePanel("Before", nodes.before, room / 2, marks, "before", nodes), this._stagePanel("After", nodes.after, room / 2, marks, "after", nodes)];
+          ? [this._stagePanel(GraphView.title, merged(nodes.before, nodes.after), room, marks, "one", nodes)]
+          : [this._stagePanel(trans.__("Before"), nodes.before, room / 2, marks, "before", nodes), this._stagePanel(trans.__("After"), nodes.after, room / 2, marks, "after", nodes)];
     refocus(this.stageNode, () => fill(this.stageNode, panels)); // it is made anew with each tick of a run
     this._drawFoot(before, after);
   }
@@ -197,7 +204,7 @@ export class GraphView extends View {
 
   _stagePanel(title, nodes, width, marks, side, both) {
     const { boxes, lines, height } = layoutGraph(nodes, Math.max(220, width - 24));
-    const field = el("div", "sgnb-field", { role: "list", "aria-label": `${title}, ${nodes.length} nodes` });
+    const field = el("div", "sgnb-field", { role: "list", "aria-label": trans.__("%1, %2 nodes", title, nodes.length) });
     field.style.height = `${height + 4}px`;
     const svg = document.createElementNS(SVG, "svg");
     svg.setAttribute("aria-hidden", "true");
@@ -213,15 +220,15 @@ export class GraphView extends View {
   }
 
   _count(side, both) {
-    if (side !== "one") return ` ${count(both[side].length)} nodes`;
-    return both.before.length === both.after.length ? ` ${count(both.after.length)} nodes` : ` ${count(both.before.length)} to ${count(both.after.length)} nodes`;
+    const [before, after] = side === "one" ? [both.before, both.after] : [both[side], both[side]];
+    return ` ${nodesWords(before.length, after.length)}`;
   }
 
   _changes(marks, side) {
     const out = [];
-    if (side !== "after" && marks.removed) out.push(el("span", "sgnb-minus", {}, `− ${count(marks.removed)} removed`));
-    if (side !== "before" && marks.added) out.push(el("span", "sgnb-plus", {}, `+ ${count(marks.added)} added`));
-    if (side !== "before" && marks.changed) out.push(el("span", "sgnb-plus", {}, `${count(marks.changed)} changed`));
+    if (side !== "after" && marks.removed) out.push(el("span", "sgnb-minus", {}, trans.__("− %1 removed", count(marks.removed))));
+    if (side !== "before" && marks.added) out.push(el("span", "sgnb-plus", {}, trans.__("+ %1 added", count(marks.added))));
+    if (side !== "before" && marks.changed) out.push(el("span", "sgnb-plus", {}, trans.__("%1 changed", count(marks.changed))));
     return out;
   }
 
@@ -230,13 +237,14 @@ export class GraphView extends View {
     const sign = { removed: "− ", added: "+ ", changed: "± " }[mark] ?? "";
     const progress = progressOf(node, this.data.progress ?? {});
     const error = (this.data.errors ?? []).find(one => one.line && one.line === node.line && ["Generate", "Select", "Text", "Host", "Fork", "Join"].includes(node.op));
-    const group = node.lanes.length > 1 ? `, group of ${node.lanes.length}` : "";
-    const title = `${node.op}${node.name ? ` ${node.name}` : ""}${group}`;
+    const group = node.lanes.length > 1;
+    const called = node.name ? `${node.op} ${node.name}` : node.op;
+    const title = group ? trans.__("%1, group of %2", called, node.lanes.length) : called;
     const args = el("code", "sgnb-node-args");
     const old = mark === "changed" ? both.before.find(one => one.key === node.key) : null;
     const struck = old && side !== "before" && old.text !== node.text ? el("s", "", {}, old.text) : null;
     args.append(label && !group ? `${label} · ` : "", node.text, ...(struck ? [" ", struck] : []));
-    const at = [node.chars && width > 180 ? `${count(node.chars)} chars` : "", node.line ? `L${node.line}` : ""].filter(Boolean).join(", ");
+    const at = [node.chars && width > 180 ? trans.__("%1 chars", count(node.chars)) : "", node.line ? trans.__("L%1", node.line) : ""].filter(Boolean).join(", ");
     const box = el(
       "div",
       `sgnb-node${mark ? ` sgnb-node-${mark}` : ""}${error ? " sgnb-node-error" : ""}${this.chosen === node.key ? " sgnb-node-chosen" : ""}`,
@@ -254,7 +262,7 @@ export class GraphView extends View {
       error ? el("span", "sgnb-node-args sgnb-minus", {}, error.text) : args
     );
     if (progress.state === "running") {
-      const bar = el("span", "sgnb-node-bar", { "aria-label": `${progress.tokens} of at most ${progress.limit} tokens` });
+      const bar = el("span", "sgnb-node-bar", { "aria-label": trans.__("%1 of at most %2 tokens", progress.tokens, progress.limit) });
       bar.style.width = `${progress.limit ? Math.max(2, Math.round((100 * progress.tokens) / progress.limit)) : 2}%`;
       box.append(bar);
     }
@@ -267,7 +275,7 @@ export class GraphView extends View {
     this.chosen = this.chosen === node.key ? "" : node.key;
     const text = this.chosen && node.line ? (this.data.source?.[node.line] ?? "") : "";
     this.lineNode.hidden = !text;
-    fill(this.lineNode, text ? [el("span", "sgnb-dim", {}, `line ${node.line}`), el("code", "", {}, text)] : []);
+    fill(this.lineNode, text ? [el("span", "sgnb-dim", {}, trans.__("line %1", node.line)), el("code", "", {}, text)] : []);
     if (node.line) this.host.dispatchEvent(new CustomEvent("sgnb:line", { bubbles: true, detail: { line: node.line, cell: this.data.cell ?? "" } }));
     this.changed();
   }
@@ -276,15 +284,15 @@ export class GraphView extends View {
 
   _drawFoot(before, after) {
     const pass = this.passes[this.pass];
-    const errors = (this.data.errors ?? []).map(error => `${error.line ? `Line ${error.line}: ` : ""}${error.text}`);
-    const did = pass.did || (this.pass === 0 ? `The program was read into ${count(pass.after)} nodes.` : `Nothing. ${pass.note[0].toUpperCase()}${pass.note.slice(1)}.`);
-    fill(this.didNode, el("h3", "", {}, "What it did"), el("p", "", {}, did), errors.map(text => el("p", "sgnb-minus", {}, text)));
-    fill(this.whyNode, pass.why ? [el("h3", "", {}, "Why it is allowed"), el("p", "", {}, pass.why)] : []);
+    const errors = (this.data.errors ?? []).map(error => (error.line ? trans.__("Line %1: %2", error.line, error.text) : error.text));
+    const did = pass.did || (this.pass === 0 ? trans.__("The program was read into %1 nodes.", count(pass.after)) : trans.__("Nothing. %1.", pass.note[0].toUpperCase() + pass.note.slice(1)));
+    fill(this.didNode, el("h3", "", {}, trans.__("What it did")), el("p", "", {}, did), errors.map(text => el("p", "sgnb-minus", {}, text)));
+    fill(this.whyNode, pass.why ? [el("h3", "", {}, trans.__("Why it is allowed")), el("p", "", {}, pass.why)] : []);
     const lines = this._diff(before, after).filter(([sign]) => sign !== " ");
     const rest = lines.length - SHOWN_LINES;
     fill(
       this.codeNode,
-      lines.length ? [el("h3", "", {}, "Instructions"), this._table(lines.slice(0, SHOWN_LINES)), rest > 0 ? el("p", "sgnb-dim", {}, `${count(rest)} more lines differ; see Instructions.`) : null] : []
+      lines.length ? [el("h3", "", {}, trans.__("Instructions")), this._table(lines.slice(0, SHOWN_LINES)), rest > 0 ? el("p", "sgnb-dim", {}, trans.__("%1 more lines differ; see Instructions.", count(rest))) : null] : []
     );
     this.footNode.dataset.parts = String([this.didNode, this.whyNode, this.codeNode].filter(node => node.childElementCount).length);
   }
@@ -295,7 +303,7 @@ export class GraphView extends View {
   }
 
   _code(before, after) {
-    return el("section", "sgnb-stage", {}, el("h3", "sgnb-stage-head", {}, "Instructions"), this._table(this._diff(before, after)));
+    return el("section", "sgnb-stage", {}, el("h3", "sgnb-stage-head", {}, trans.__("Instructions")), this._table(this._diff(before, after)));
   }
 
   _table(lines) {
@@ -307,7 +315,7 @@ export class GraphView extends View {
         [sign === " " ? "" : sign === "-" ? "−" : "+", line[0] ? count(number) : "", ...line].map((cell, index) => el("td", index === 1 ? "sgnb-num" : "", { title: index > 4 && cell ? cell : null }, cell))
       )
     );
-    return el("table", "sgnb-instructions", { "aria-label": "Instructions" }, el("tbody", "", {}, rows));
+    return el("table", "sgnb-instructions", { "aria-label": trans.__("Instructions") }, el("tbody", "", {}, rows));
   }
 
   details() {

@@ -1,5 +1,7 @@
 // The graph view's layout and differences: nodes by depth, arms as columns, what a pass removed, added or changed. Pure.
 
+import { trans } from "./trans.js";
+
 export const ROW = 42; // px from one row to the next
 export const HEIGHT = 32;
 const GAP = 10;
@@ -66,7 +68,7 @@ export function foldArms(nodes) {
       let end = at;
       while (end + 1 < node.arms.length && shapes.get(node.arms[end + 1]) === shapes.get(node.arms[at])) end++;
       for (let arm = at + 1; arm <= end; arm++) stands.set(node.arms[arm], node.arms[at]);
-      if (end > at) labels.set(node.arms[at], `arms ${at}–${end}, same shape`);
+      if (end > at) labels.set(node.arms[at], trans.__("arms %1–%2, same shape", at, end));
       at = end + 1;
     }
   }

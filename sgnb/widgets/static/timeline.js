@@ -7,7 +7,7 @@
 import { segmented } from "./controls.js";
 import { button, el, fill, refill, sharpCanvas } from "./dom.js";
 import { nameOf } from "./fold.js";
-import { before, count, plural, seconds } from "./format.js";
+import { before, count, counted, seconds } from "./format.js";
 import { actsBar } from "./timeline_acts.js";
 import { burstStart, lanesIn, TimelineIndex } from "./timeline_data.js";
 import { listen, pressed } from "./timeline_input.js";
@@ -16,7 +16,8 @@ import { drawOverview, OVERVIEW } from "./timeline_overview.js";
 import { brushes } from "./timeline_paint.js";
 import { requestNodes, stepNodes, twinNodes, windowNodes } from "./timeline_side.js";
 import { drawSteps, ROWS } from "./timeline_steps.js";
-import { endWord, stepWords } from "./timeline_words.js";
+import { endWord, modeWord, stateWord, stepWords } from "./timeline_words.js";
+import { trans } from "./trans.js";
 import { View } from "./view.js";
 
 const PAST = 60;
@@ -29,39 +30,41 @@ const TABLE_EVERY = 1000;
 
 export class TimelineView extends View {
   static kind = "timeline";
-  static title = "Batch timeline";
+  static get title() {
+    return trans.__("Batch timeline");
+  }
 
   build() {
     this.mode = "lanes";
     this.span = 0; // 0: as long as the run, at most AUTO
     this.right = null;
     this.found = "";
-    this.switch = segmented("Show", [["lanes", "Timeline"], ["table", "Table"]], "lanes", mode => {
+    this.switch = segmented(trans.__("Show"), [["lanes", trans.__("Timeline")], ["table", trans.__("Table")]], "lanes", mode => {
       this.mode = mode;
       this.changed();
     });
-    this.tools.prepend(this.switch.element, this.findBox("Find request"));
-    this.overview = sharpCanvas("sgnb-time-overview", "The last 60 s");
-    this.top = sharpCanvas("sgnb-time-top", "Steps");
-    this.lanes = sharpCanvas("sgnb-time-lanes", "Requests");
+    this.tools.prepend(this.switch.element, this.findBox(trans.__("Find request")));
+    this.overview = sharpCanvas("sgnb-time-overview", trans.__("The last 60 s"));
+    this.top = sharpCanvas("sgnb-time-top", trans.__("Steps"));
+    this.lanes = sharpCanvas("sgnb-time-lanes", trans.__("Requests"));
     this.spacer = el("div", "sgnb-time-spacer");
     this._scroll = el("div", "sgnb-time-scroll", {}, this.spacer, this.lanes.canvas);
     this.chart = el("div", "sgnb-time-chart", {}, this.overview.canvas, this.top.canvas, this._scroll);
     this.twin = el("div", "sgnb-time-twin", { hidden: true });
     this.legendNode = this.legend([
-      ["waiting", "waiting"],
-      ["reused", "reused"],
-      ["prefill", "prefill chunk, tokens"],
-      ["decode", "decode"],
-      ["end", "finished"],
-      ["retracted", "retracted"],
-      ["aborted", "aborted"],
+      ["waiting", trans.__("waiting")],
+      ["reused", trans.__("reused")],
+      ["prefill", trans.__("prefill chunk, tokens")],
+      ["decode", trans.__("decode")],
+      ["end", trans.__("finished")],
+      ["retracted", trans.__("retracted")],
+      ["aborted", trans.__("aborted")],
     ]);
     this.tools.append(this.legendButton(this.legendNode));
     fill(this.body, this.chart, this.twin, this.legendNode);
     this.about = el("div", "sgnb-time-about");
     this.step = el("div", "sgnb-time-step");
-    const moves = el("div", "sgnb-buttons sgnb-time-moves", {}, button("Previous event", () => this.store.eventBy(-1)), button("Next event", () => this.store.eventBy(1)));
+    const moves = el("div", "sgnb-buttons sgnb-time-moves", {}, button(trans.__("Previous event"), () => this.store.eventBy(-1)), button(trans.__("Next event"), () => this.store.eventBy(1)));
     this.inView = el("div", "sgnb-ruled sgnb-time-window");
     fill(this.side, this.about, this.step, moves, this.inView);
     this.acts = actsBar(this.store, { say: words => this.region.say(words), window: () => this.window });
@@ -268,7 +271,7 @@ export class TimelineView extends View {
     this._overviewKey = key;
     this._overviewAt = now;
     this._overviewWindow = place;
-    const ends = (time, last) => (store.replaying ? `${(time - g.from).toFixed(g.to - g.from < 20 ? 1 : 0)} s` : last ? "now" : `−${Math.round(g.to - time)} s`);
+    const ends = (time, last) => (store.replaying ? `${(time - g.from).toFixed(g.to - g.from < 20 ? 1 : 0)} s` : last ? trans.__("now") : `−${Math.round(g.to - time)} s`);
     const figures = store.history.figures.filter(figure => figure.time >= g.from - 1 && figure.time <= g.to);
     const context = this.overview.size(width, OVERVIEW.height);
     drawOverview(context, this._brushes(context), g, { index: this.index, figures, window: { ...this.window, playhead }, slots: store.live.slots, ends });
@@ -280,8 +283,8 @@ export class TimelineView extends View {
     this._labelAt = now;
     const { from, to } = this.window;
     this.top.canvas.setAttribute("aria-label", this.sentence());
-    this.lanes.canvas.setAttribute("aria-label", `Requests: ${plural(this.shownLanes.length, "lane")} in ${seconds(to - from)}. The table holds the same.`);
-    this.overview.canvas.setAttribute("aria-label", this.store.replaying ? "The whole recording: tokens a second and KV used" : "The last 60 s: tokens a second and KV used");
+    this.lanes.canvas.setAttribute("aria-label", trans._n("Requests: %2 lane in %3. The table holds the same.", "Requests: %2 lanes in %3. The table holds the same.", this.shownLanes.length, count(this.shownLanes.length), seconds(to - from)));
+    this.overview.canvas.setAttribute("aria-label", this.store.replaying ? trans.__("The whole recording: tokens a second and KV used") : trans.__("The last 60 s: tokens a second and KV used"));
   }
 
   // ---------------------------------------------------------------- numbers
@@ -290,9 +293,9 @@ export class TimelineView extends View {
     const { store } = this;
     const { settings } = store.shown; // as they were at the playhead
     const words = [];
-    if (settings.schedule_policy) words.push(`Policy ${settings.schedule_policy}`);
-    if (settings.chunked_prefill_size) words.push(settings.chunked_prefill_size > 0 ? `Chunk ${count(settings.chunked_prefill_size)}` : "No chunking");
-    if (settings.enable_mixed_chunk !== undefined) words.push(`Mixed batches ${settings.enable_mixed_chunk ? "on" : "off"}`);
+    if (settings.schedule_policy) words.push(trans.__("Policy %1", settings.schedule_policy));
+    if (settings.chunked_prefill_size) words.push(settings.chunked_prefill_size > 0 ? trans.__("Chunk %1", count(settings.chunked_prefill_size)) : trans.__("No chunking"));
+    if (settings.enable_mixed_chunk !== undefined) words.push(settings.enable_mixed_chunk ? trans.__("Mixed batches on") : trans.__("Mixed batches off"));
     return words.join(" · ");
   }
 
@@ -301,10 +304,10 @@ export class TimelineView extends View {
     const { selection } = this.store;
     if (selection?.kind === "request") {
       const record = this.recordOf(selection.id);
-      const state = record.finished ? endWord(record.reason) : record.state ?? "unknown";
-      return `Request ${nameOf(record)}, ${state}, ${count(record.cached ?? 0)} of ${plural(record.prompt ?? 0, "token")} reused.`;
+      const state = record.finished ? endWord(record.reason) : stateWord(record.state);
+      return trans.__("Request %1, %2, %3 of %4 reused.", nameOf(record), state, count(record.cached ?? 0), counted.tokens(record.prompt ?? 0));
     }
-    return step ? `Batch timeline: step ${count(step.step)}, ${step.mode}, ${stepWords(step)}.` : "Batch timeline: no step yet.";
+    return step ? trans.__("Batch timeline: step %1, %2, %3.", count(step.step), modeWord(step.mode), stepWords(step)) : trans.__("Batch timeline: no step yet.");
   }
 
   /** Figures of a long window that follows the run are counted anew once a second only. */

@@ -5,6 +5,7 @@
 
 import { button, el, fill, on, seenPart, setText, table } from "./dom.js";
 import { count, seconds, share } from "./format.js";
+import { parts, PLACES, trans } from "./trans.js";
 
 const POLICIES = ["lpm", "fcfs", "dfs-weight", "lof", "priority", "random"];
 const POLL = 500;
@@ -14,9 +15,9 @@ const RECORD_POLL = 1000;
 export function actsBar(store, { say, window: windowOf }) {
   const acts = { open: "", recording: null, file: "", job: "", timer: 0, asked: -Infinity, closed: false };
   const opens = (words, name) => button(words, () => (acts.open === name ? shut() : show(name)), { "aria-expanded": "false" });
-  const save = opens("Save recording…", "save");
-  const perfetto = opens("Export Perfetto…", "perfetto");
-  const compare = opens("Compare policies…", "compare");
+  const save = opens(trans.__("Save recording…"), "save");
+  const perfetto = opens(trans.__("Export Perfetto…"), "perfetto");
+  const compare = opens(trans.__("Compare policies…"), "compare");
   const status = el("span", "sgnb-dim sgnb-time-status");
   const form = el("div", "sgnb-time-form", { hidden: true });
   const answer = el("div", "sgnb-time-answer", { hidden: true });
@@ -63,7 +64,7 @@ export function actsBar(store, { say, window: windowOf }) {
     return form.querySelector("input")?.focus();
   };
   const submit = (words, act) => button(words, act, { className: "sgnb-time-go" });
-  const cancel = () => button("Cancel", shut);
+  const cancel = () => button(trans.__("Cancel"), shut);
   const input = (label, value, act) => {
     const node = el("input", "sgnb-input sgnb-time-file", { type: "text", "aria-label": label, value, spellcheck: "false" });
     on(node, "keydown", event => {
@@ -82,38 +83,38 @@ export function actsBar(store, { say, window: windowOf }) {
           taken_(taken);
         }, failed);
       };
-      const file = input("File of the recording", "run.sgnb", begin);
+      const file = input(trans.__("File of the recording"), "run.sgnb", begin);
       const text = el("input", "", { type: "checkbox", checked: true });
-      return [el("label", "", {}, "Write to ", file), el("label", "", {}, text, " with the text of this notebook's requests"), submit("Record", begin), cancel()];
+      return [el("label", "", {}, parts(trans.__("Write to %1", ...PLACES), file)), el("label", "", {}, parts(trans.__("%1 with the text of this notebook's requests", ...PLACES), text)), submit(trans.__("Record"), begin), cancel()];
     },
     perfetto() {
       const begin = () => {
         const { from, to } = windowOf();
         const window = part.value === "view" ? { from, to } : {};
-        tell("Writing …");
+        tell(trans.__("Writing …"));
         store.ask("perfetto", { file: file.value.trim(), ...window }).then(done => {
           shut();
-          tell(`Wrote ${done.file}, ${count(done.events)} events. Open it at ui.perfetto.dev; nothing is uploaded.`);
+          tell(trans.__("Wrote %1, %2 events. Open it at ui.perfetto.dev; nothing is uploaded.", done.file, count(done.events)));
         }, failed);
       };
-      const file = input("File of the export", "timeline.json", begin);
-      const part = el("select", "sgnb-select", { "aria-label": "What to export" }, el("option", "", { value: "view" }, "what is in view"), el("option", "", { value: "all" }, "all that is kept"));
-      return [el("label", "", {}, "Write ", part, " to ", file), submit("Export", begin), cancel()];
+      const file = input(trans.__("File of the export"), "timeline.json", begin);
+      const part = el("select", "sgnb-select", { "aria-label": trans.__("What to export") }, el("option", "", { value: "view" }, trans.__("what is in view")), el("option", "", { value: "all" }, trans.__("all that is kept")));
+      return [el("label", "", {}, parts(trans.__("Write %1 to %2", ...PLACES), part, file)), submit(trans.__("Export"), begin), cancel()];
     },
     compare() {
       if (!acts.file && !store.replaying) {
-        return [el("span", "", {}, "A comparison needs a recording: record the programs you care about, then compare."), submit("Save recording…", () => show("save")), cancel()];
+        return [el("span", "", {}, trans.__("A comparison needs a recording: record the programs you care about, then compare.")), submit(trans.__("Save recording…"), () => show("save")), cancel()];
       }
       const boxes = POLICIES.map((policy, i) => el("input", "", { type: "checkbox", value: policy, checked: i < 2 }));
       const begin = () => {
         const policies = boxes.filter(box => box.checked).map(box => box.value);
         const chunks = chunk.value.split(",").map(Number).filter(Number.isInteger).filter(Boolean);
-        if (!policies.length) return tell("Choose at least one policy.", { trouble: true });
+        if (!policies.length) return tell(trans.__("Choose at least one policy."), { trouble: true });
         const { from, to } = windowOf();
         const part = what.value === "view" ? { from, to } : {};
         const inside = record => record.queued >= from && record.queued <= to;
         if (what.value === "view" && ![...store.history.requests.values()].some(inside)) {
-          return tell("No request was asked in what is in view. Zoom out, or compare the whole recording.", { trouble: true });
+          return tell(trans.__("No request was asked in what is in view. Zoom out, or compare the whole recording."), { trouble: true });
         }
         return store.ask("compare", { policies, chunks, ...part }).then(({ job }) => {
           shut();
@@ -121,14 +122,14 @@ export function actsBar(store, { say, window: windowOf }) {
           wait(performance.now());
         }, failed);
       };
-      const chunk = input("Chunk sizes", "", begin);
+      const chunk = input(trans.__("Chunk sizes"), "", begin);
       chunk.placeholder = "64,512";
-      const what = el("select", "sgnb-select", { "aria-label": "What to simulate" }, el("option", "", { value: "view" }, "what is in view"), el("option", "", { value: "all" }, "all"));
+      const what = el("select", "sgnb-select", { "aria-label": trans.__("What to simulate") }, el("option", "", { value: "view" }, trans.__("what is in view")), el("option", "", { value: "all" }, trans.__("all")));
       return [
-        el("span", "", {}, "Simulate ", what, " of ", el("b", "", {}, acts.file || "this recording"), " under "),
+        el("span", "", {}, parts(trans.__("Simulate %1 of %2 under ", ...PLACES), what, el("b", "", {}, acts.file || trans.__("this recording")))),
         ...boxes.map((box, i) => el("label", "", {}, box, ` ${POLICIES[i]}`)),
-        el("label", "", {}, "chunk ", chunk),
-        submit("Compare", begin),
+        el("label", "", {}, parts(trans.__("chunk %1", ...PLACES), chunk)),
+        submit(trans.__("Compare"), begin),
         cancel(),
       ];
     },
@@ -137,8 +138,8 @@ export function actsBar(store, { say, window: windowOf }) {
   function taken_({ recording, file, seconds: spent, events }) {
     acts.recording = recording ? { file, spent, events } : null;
     acts.file = file || acts.file;
-    setText(save, recording ? "Stop recording" : "Save recording…");
-    setText(status, recording ? `Recording to ${file}, ${seconds(spent)}, ${count(events)} events` : "");
+    setText(save, recording ? trans.__("Stop recording") : trans.__("Save recording…"));
+    setText(status, recording ? trans.__("Recording to %1, %2, %3 events", file, seconds(spent), count(events)) : "");
   }
 
   function stop() {
@@ -151,18 +152,18 @@ export function actsBar(store, { say, window: windowOf }) {
   /** Ask for a comparison until it has ended. */
   function wait(began) {
     if (acts.closed || !acts.job) return;
-    const drop = button("Cancel", () => {
+    const drop = button(trans.__("Cancel"), () => {
       store.ask("compared", { job: acts.job, cancel: true }).catch(() => {});
       acts.job = "";
-      tell("The comparison was cancelled.");
+      tell(trans.__("The comparison was cancelled."));
     });
-    const words = el("span", "", {}, `Simulating …`);
+    const words = el("span", "", {}, trans.__("Simulating …"));
     tell([el("p", "sgnb-time-busy", {}, words, " ", drop)]);
-    say("Simulating.");
+    say(trans.__("Simulating."));
     const again = () => {
       const { job } = acts;
       if (acts.closed || !job) return;
-      setText(words, `Simulating, ${seconds((performance.now() - began) / 1000)} …`);
+      setText(words, trans.__("Simulating, %1 …", seconds((performance.now() - began) / 1000)));
       store.ask("compared", { job }).then(done => {
         if (acts.job !== job) return;
         if (done.state === "running") return void (acts.timer = setTimeout(again, POLL));
@@ -183,7 +184,7 @@ export function actsBar(store, { say, window: windowOf }) {
     save.hidden = replay;
     save.disabled = !alive;
     perfetto.disabled = compare.disabled = !alive && !replay;
-    for (const one of [save, perfetto, compare]) one.title = one.disabled ? "No engine is running." : "";
+    for (const one of [save, perfetto, compare]) one.title = one.disabled ? trans.__("No engine is running.") : "";
     const now = performance.now();
     if (!alive || replay || now - acts.asked < (acts.recording ? RECORD_POLL : 10 * RECORD_POLL)) return;
     acts.asked = now;
@@ -196,25 +197,25 @@ export function actsBar(store, { say, window: windowOf }) {
   return { element, update, close };
 }
 
-const ROWS = [
-  ["Prompt tokens reused", one => share(one.hit_rate, 1)],
-  ["First token, p50", one => seconds(one.ttft_p50)],
-  ["First token, p95", one => seconds(one.ttft_p95)],
-  ["Between tokens, p50", one => seconds(one.inter_token_p50, true)],
-  ["Between tokens, p95", one => seconds(one.inter_token_p95, true)],
-  ["Tokens/s", one => count(one.throughput)],
-  ["Retractions", one => count(one.retractions)],
-  ["Evicted tokens", one => count(one.evicted_tokens)],
-  ["Steps", one => count(one.steps)],
-  ["Time", one => seconds(one.seconds)],
+const compared = () => [
+  [trans.__("Prompt tokens reused"), one => share(one.hit_rate, 1)],
+  [trans.__("First token, p50"), one => seconds(one.ttft_p50)],
+  [trans.__("First token, p95"), one => seconds(one.ttft_p95)],
+  [trans.__("Between tokens, p50"), one => seconds(one.inter_token_p50, true)],
+  [trans.__("Between tokens, p95"), one => seconds(one.inter_token_p95, true)],
+  [trans.__("Tokens/s"), one => count(one.throughput)],
+  [trans.__("Retractions"), one => count(one.retractions)],
+  [trans.__("Evicted tokens"), one => count(one.evicted_tokens)],
+  [trans.__("Steps"), one => count(one.steps)],
+  [trans.__("Time"), one => seconds(one.seconds)],
 ];
 
 /** The settings side by side: one column each, figures as rows; and how far they can be trusted. */
 export function comparison(done) {
   const settings = done.settings ?? [];
   const columns = [{ name: "" }, ...settings.map(one => ({ name: one.setting, number: true }))];
-  const rows = ROWS.map(([name, value]) => [name, ...settings.map(value)]);
-  const nodes = [table(columns, rows, { caption: `Simulated with the scheduler itself: ${done.script ?? ""}`, className: "sgnb-time-compared" })];
+  const rows = compared().map(([name, value]) => [name, ...settings.map(value)]);
+  const nodes = [table(columns, rows, { caption: trans.__("Simulated with the scheduler itself: %1", done.script ?? ""), className: "sgnb-time-compared" })];
   for (const note of done.notes ?? []) nodes.push(el("p", "sgnb-dim", {}, `${note}.`.replace("..", ".")));
   return nodes;
 }

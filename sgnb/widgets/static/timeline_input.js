@@ -4,10 +4,11 @@
 
 import { on } from "./dom.js";
 import { nameOf } from "./fold.js";
-import { count, plural } from "./format.js";
+import { count, counted } from "./format.js";
 import { LANE } from "./timeline_lanes.js";
 import { ROWS } from "./timeline_steps.js";
-import { rowWords, stepWords, waitWords } from "./timeline_words.js";
+import { modeWord, rowWords, stepWords, waitWords } from "./timeline_words.js";
+import { trans } from "./trans.js";
 
 const MOVED = 3; // px from which a press is a drag
 
@@ -116,7 +117,7 @@ function hover(view, event, canvas) {
 
 function stepTip(view, event) {
   const step = view.index.stepAt(timeAt(view, event, view.top.canvas));
-  return step && [`step ${count(step.step)}, ${step.mode}`, stepWords(step)];
+  return step && [trans.__("step %1, %2", count(step.step), modeWord(step.mode)), stepWords(step)];
 }
 
 function laneTip(view, event) {
@@ -125,10 +126,10 @@ function laneTip(view, event) {
   const step = view.index.stepAt(timeAt(view, event, view.lanes.canvas));
   const row = step?.event.rows.find(one => one.rid === record.rid);
   const lines = [nameOf(record)];
-  if (row) lines.push(`step ${count(step.step)}: ${rowWords(row, record).join(", ")}`);
+  if (row) lines.push(trans.__("step %1: %2", count(step.step), rowWords(row, record).join(", ")));
   const wait = view.index.lanes.get(record.rid)?.waits.at(-1);
-  if (wait) lines.push(`waited: ${waitWords({ wait, why: "" }, rid => view.recordOf(rid))}`);
-  lines.push(`${count(record.cached)} of ${plural(record.prompt, "token")} reused`, record.rid);
+  if (wait) lines.push(trans.__("waited: %1", waitWords({ wait, why: "" }, rid => view.recordOf(rid))));
+  lines.push(trans.__("%1 of %2 reused", count(record.cached), counted.tokens(record.prompt)), record.rid);
   return lines;
 }
 

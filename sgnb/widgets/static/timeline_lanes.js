@@ -5,7 +5,7 @@ import { fitted } from "./paint.js";
 import { waitsOf } from "./timeline_data.js";
 import { band, clip, drawPlayhead, hatched, outline, widthOf, X } from "./timeline_paint.js";
 import { NARROW } from "./timeline_steps.js";
-import { endWord, placeOf, shortWords, waitWords } from "./timeline_words.js";
+import { endKind, endWord, placeOf, shortWords, waitWords } from "./timeline_words.js";
 
 export const LANE = 22;
 
@@ -220,13 +220,14 @@ function bars(context, b, x, y) {
 
 function ending(context, b, g, record, y) {
   const x = X(g, record.finished);
-  const word = endWord(record.reason);
-  if (word.startsWith("finished")) {
+  const kind = endKind(record.reason);
+  if (kind === "finished") {
     context.fillStyle = b.strong;
     context.fillRect(x - 1, y + 4, 2.5, LANE - 8);
     return;
   }
-  cross(context, word === "aborted" ? b.strong : b.trouble, x + 4, y + LANE / 2);
+  const word = endWord(record.reason);
+  cross(context, kind === "aborted" ? b.strong : b.trouble, x + 4, y + LANE / 2);
   if (widthOf(context, `11px ${b.ui}`, word) + 18 > g.left + g.width - x) return;
   context.fillStyle = b.text2;
   context.textAlign = "left";

@@ -2,6 +2,7 @@
 
 import { ratesOf } from "./timeline_data.js";
 import { clip, label, X } from "./timeline_paint.js";
+import { trans } from "./trans.js";
 
 export const OVERVIEW = { top: 4, bars: 40, height: 64 };
 
@@ -76,7 +77,7 @@ function overviewKey(context, c, g, top) {
     context.fillStyle = c.prefillThin;
     context.fillRect(g.left - 102, top + 6, 8, 5);
   }
-  label(context, c, g, g.left > 100 ? "tokens/s (√)" : "tokens/s", top + 11);
+  label(context, c, g, g.left > 100 ? trans.__("tokens/s (√)") : trans.__("tokens/s"), top + 11);
   if (g.left > 100) {
     context.strokeStyle = c.locked;
     context.lineWidth = 1.5;
@@ -85,5 +86,5 @@ function overviewKey(context, c, g, top) {
     context.lineTo(g.left - 94, top + 26);
     context.stroke();
   }
-  label(context, c, g, "KV used", top + 30);
+  label(context, c, g, trans.__("KV used"), top + 30);
 }

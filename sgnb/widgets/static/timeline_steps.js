@@ -3,6 +3,7 @@
 import { columnsOf, ticksOf } from "./timeline_data.js";
 import { band, clip, drawPlayhead, hatched, label, outline, widthOf, X } from "./timeline_paint.js";
 import { knobWords } from "./timeline_words.js";
+import { trans } from "./trans.js";
 
 export const ROWS = { axis: 22, step: 28, stepHeight: 19, tokens: 54, tokensHeight: 42, schedule: 104, forward: 118, sample: 131, phase: 9, height: 146 };
 export const NARROW = 3; // px a step: below it pieces join
@@ -12,9 +13,10 @@ export function drawSteps(context, b, g, { index, knobs, say, chosen, playhead, 
   const height = ROWS.height;
   context.clearRect(0, 0, g.left + g.width + 20, height);
   grid(context, b, g, height, say);
-  label(context, b, g, "step", ROWS.step + ROWS.stepHeight / 2, { bold: true, dim: false });
-  label(context, b, g, "tokens (√)", ROWS.tokens + ROWS.tokensHeight / 2);
-  for (const name of ["schedule", "forward", "sample"]) label(context, b, g, name, ROWS[name] + ROWS.phase / 2);
+  label(context, b, g, trans.__("step"), ROWS.step + ROWS.stepHeight / 2, { bold: true, dim: false });
+  label(context, b, g, trans.__("tokens (√)"), ROWS.tokens + ROWS.tokensHeight / 2);
+  const phases = { schedule: trans.__("schedule"), forward: trans.__("forward"), sample: trans.__("sample") };
+  for (const [name, words] of Object.entries(phases)) label(context, b, g, words, ROWS[name] + ROWS.phase / 2);
   clip(context, g, height);
   if (chosen) band(context, b, g, chosen.from, chosen.sampled, ROWS.axis, height);
   const first = index.indexAfter(g.from);
