@@ -194,7 +194,7 @@ test("a branch says what the engine's events know of its waiting; only one that 
   const said = (record, state = "queued") => {
     const requests = new Map([["r", record], ["first", { label: { cell: "7", branch: "0" } }]]);
     const view = { store: { history: { requests, steps: [] } }, running: true, isPast: false };
-    return Lanes.prototype.waits.call({ view, _costs: () => [{ state, rid: "r" }] }, 1);
+    return Lanes.prototype.waits.call({ view, _costs: () => [{ state, rid: "r" }] }, 1)?.words ?? "";
   };
   assert.equal(said({ state: "queued", waits: { reason: "kv" } }), "", "the kernel's word holds: queued");
   assert.equal(said({ state: "queued", waits: { reason: "leader", leader: "first" } }), "waits for 7.0 (same prefix)");

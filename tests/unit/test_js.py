@@ -20,12 +20,14 @@ ROOT = Path(__file__).parents[2]
 MOST = {"widget_timeline.js": 90_000}
 """Bytes a widget's script may have, minified and packed; the others 60 000."""
 UNPACKED = {
-    "program.js": 75_000,
-    "widget_timeline.js": 92_000,
-    "widget_tree.js": 72_500,
-    "widget_kv.js": 68_500,
+    "program.js": 76_500,
+    "widget_timeline.js": 96_000,
+    "widget_tree.js": 74_500,
+    "widget_kv.js": 69_500,
 }
 """Bytes that a page unpacks; the others 60 000."""
+COUNTS = ("widget_kv.js", "widget_timeline.js", "widget_tree.js")
+"""Widgets whose words have plurals."""
 TESTS = sorted((Path(__file__).parents[1] / "js").glob("test_*.mjs"))
 
 
@@ -89,6 +91,8 @@ def test_minified_widgets_are_small_and_the_same(tmp_path: Path, monkeypatch: py
         assert small != join_modules(entry)
         inner = unpacked(small)
         assert len(inner) <= UNPACKED.get(entry, 60_000), entry
+        if entry in COUNTS:
+            assert b"._n(" in inner, "what JupyterLab's translations are called is not shortened"
         (tmp_path / "widget.mjs").write_bytes(inner)
         ask = "import(process.argv[1]).then(m => console.log(typeof m.default.render))"
         done = subprocess.run(

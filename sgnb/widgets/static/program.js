@@ -5,6 +5,7 @@ import { applyDelta, fromSnapshot, isRunning } from "./program_data.js";
 import { newOutlook, ProgramView } from "./program_view.js";
 import { registry } from "./registry.js";
 import { storeOf } from "./store.js";
+import { trans } from "./trans.js";
 
 const HELLO_EVERY = 1000;
 const outlooks = new Map(); // by run: a view that comes later goes on where the reader was
@@ -25,7 +26,12 @@ function render({ model, el: root }) {
   };
 }
 
-const WORDS = { tree: "radix tree", kv: "KV map", timeline: "timeline", graph: "graph" };
+const CLOSE = {
+  tree: () => trans.__("Close the radix tree"),
+  kv: () => trans.__("Close the KV map"),
+  timeline: () => trans.__("Close the timeline"),
+  graph: () => trans.__("Close the graph"),
+};
 const SHOWN_HEIGHT = 200; // px: the least of a view that shows something
 
 function make(model) {
@@ -117,7 +123,7 @@ function make(model) {
     const other = await model.widget_manager.get_model(id);
     const made = await model.widget_manager.create_view(other);
     const place = el("div", "sgnb-opened-view", { "data-kind": kind });
-    const close = el("button", "", { type: "button", "aria-label": `Close the ${WORDS[kind] ?? "view"}` }, "Close");
+    const close = el("button", "", { type: "button", "aria-label": CLOSE[kind]?.() ?? trans.__("Close the view") }, trans.__("Close"));
     close.addEventListener("click", () => {
       made.remove();
       place.remove();

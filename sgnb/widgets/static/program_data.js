@@ -2,6 +2,7 @@
 // shaded, what a click on text means. Pure: no elements, no clock. The words of a run come from the kernel (fold_data.py).
 
 import { count, HIDDEN, MOST_MARKS, oneLine } from "./format.js";
+import { trans } from "./trans.js";
 
 /** Milliseconds between two drawings of numbers: what changes faster cannot be read. */
 export const NUMBERS_EVERY = 250;
@@ -72,7 +73,7 @@ export function isRunning(head) {
 export function prefillWords({ rid, prompt }, steps) {
   for (let index = steps.length - 1; index >= 0 && index >= steps.length - LOOK_BACK; index--) {
     const row = steps[index].rows.find(one => one.rid === rid && one.kind === "prefill");
-    if (row) return row.prefix + row.tokens < prompt ? `prefill ${count(row.prefix + row.tokens)} of ${count(prompt)}` : "";
+    if (row) return row.prefix + row.tokens < prompt ? trans.__("prefill %1 of %2", count(row.prefix + row.tokens), count(prompt)) : "";
   }
   return "";
 }
@@ -80,7 +81,8 @@ export function prefillWords({ rid, prompt }, steps) {
 /** The sentence for the live region when the run's state changes. */
 export function sentence(head) {
   const { word = "", facts = [], cell = "" } = head;
-  return `Run ${cell ? `[${cell}] ` : ""}${word.toLowerCase()}${facts.length ? `, ${facts.join(", ")}` : ""}.`;
+  const words = [word.toLowerCase(), ...facts].join(", ");
+  return cell ? trans.__("Run [%1] %2.", cell, words) : trans.__("Run %1.", words);
 }
 
 /** Width in px of the reused part of a 48 px bar; never 0 or 48 when both kinds are there. */
@@ -122,7 +124,7 @@ export function pieces(text, signs = false, marks = 0) {
     const begin = index + kept.join("").length;
     put(begin);
     at = index + found.length;
-    out.push({ text: groups.hidden ? nameOfChar(found) : `+${count(pile.length - kept.length)} marks`, box: true, length: at - begin });
+    out.push({ text: groups.hidden ? nameOfChar(found) : trans.__("+%1 marks", count(pile.length - kept.length)), box: true, length: at - begin });
   }
   put(text.length);
   return out;
@@ -228,11 +230,17 @@ export function chanceOf(logprob) {
 
 /** What the grammar allowed at a token, and the best that it ruled out: the first choice of all, where it was that. */
 export function grammarWords({ allowed, vocabulary, top, ruled_out, ruled_out_text, ruled_out_logprob }) {
-  const of = vocabulary ? ` of ${count(vocabulary)}` : "";
-  const words = allowed === 1 ? `The grammar allowed this token alone${of && `,${of}`}.` : `The grammar allowed ${count(allowed)}${of} tokens.`;
-  if (!ruled_out_text) return words;
-  const best = oneLine(ruled_out_text) + (ruled_out_logprob === null || ruled_out_logprob === undefined ? "" : ` (${chanceOf(ruled_out_logprob)})`);
-  return top?.[0]?.[1] === ruled_out ? `${words} Without it the first choice was ${best}, not allowed here.` : `${words} The best token it ruled out was ${best}.`;
+  const words = [allowedWords(allowed, vocabulary)];
+  if (ruled_out_text) {
+    const best = oneLine(ruled_out_text) + (ruled_out_logprob === null || ruled_out_logprob === undefined ? "" : ` (${chanceOf(ruled_out_logprob)})`);
+    words.push(top?.[0]?.[1] === ruled_out ? trans.__("Without it the first choice was %1, not allowed here.", best) : trans.__("The best token it ruled out was %1.", best));
+  }
+  return words.join(" ");
+}
+
+function allowedWords(allowed, vocabulary) {
+  if (allowed === 1) return vocabulary ? trans.__("The grammar allowed this token alone, of %1.", count(vocabulary)) : trans.__("The grammar allowed this token alone.");
+  return vocabulary ? trans.__("The grammar allowed %1 of %2 tokens.", count(allowed), count(vocabulary)) : trans.__("The grammar allowed %1 tokens.", count(allowed));
 }
 
 /** An error's lines as `[text, pointed at]`. What carets point at is marked itself: they would be folded apart from it. */

@@ -2,13 +2,20 @@
 
 import { el, fill, refocus, setText } from "./dom.js";
 import { layoutOf, NUMBERS_EVERY } from "./program_data.js";
+import { trans } from "./trans.js";
 
 const SOME = 16; // branches whose numbers are drawn in one frame
 const GLYPHS = { done: "✓", failed: "✕", stopped: "■" };
 
 /** An arc turns behind the words of a branch that goes on: where the engine's events say that it waits, it does not. */
-function mark(node, lane, words) {
-  node.toggleAttribute("data-busy", (lane.state === "running" && words === lane.words) || /^(prefill|compiling)/.test(words));
+function isBusy(lane, waits) {
+  return waits ? waits.busy : lane.state === "running" || /^(prefill|compiling)/.test(lane.words);
+}
+
+/** The sentence for the live region; `tokens`: as written, or "". */
+function endWords({ name, state }, tokens) {
+  if (state === "done") return tokens ? trans.__("Branch %1 finished, %2 tokens.", name, tokens) : trans.__("Branch %1 finished.", name);
+  return tokens ? trans.__("Branch %1 failed, %2 tokens.", name, tokens) : trans.__("Branch %1 failed.", name);
 }
 
 /** A fork row. Where the rows of its branches stand is the view's to say (`view.lanes`). */
@@ -121,7 +128,7 @@ export class ForkView {
       }
       fill(panel, this.arms.get(lane).host);
       panel.dataset.branch = this._name(this.arms.get(lane));
-      panel.setAttribute("aria-label", `branch ${panel.dataset.branch}`);
+      panel.setAttribute("aria-label", trans.__("branch %1", panel.dataset.branch));
       this.view.refold();
     };
     for (const arm of arms) {
@@ -141,7 +148,7 @@ export class ForkView {
   }
 
   _table(arms) {
-    const head = el("tr", "", {}, ["branch", "state", "text", "values", "cost"].map(name => el("th", "", { scope: "col" }, name)));
+    const head = el("tr", "", {}, [trans.__("branch"), trans.__("state"), trans.__("text"), trans.__("values"), trans.__("cost")].map(name => el("th", "", { scope: "col" }, name)));
     const body = el("tbody");
     for (const arm of arms) {
       const toggle = el("button", "sgnb-plain sgnb-open", { type: "button", "aria-expanded": "false" });
@@ -169,13 +176,15 @@ export class ForkView {
     const lane = this.view.doc.lanes[arm.lane];
     if (!lane) return;
     arm.state = lane.state;
-    const words = this.view.lanes.waits(arm.lane) || lane.words;
-    const name = `branch ${lane.name}`;
+    const waits = this.view.lanes.waits(arm.lane);
+    const words = waits?.words ?? lane.words;
+    const name = trans.__("branch %1", lane.name);
+    const mark = node => node.toggleAttribute("data-busy", isBusy(lane, waits));
     if (this.layout === "table" && arm.cells) {
       const [toggle, state, first, values, cost] = arm.cells;
       setText(toggle, `${arm.opened.hidden ? "▸" : "▾"} ${lane.name}`);
       setText(state, `${words}${GLYPHS[lane.state] ? ` ${GLYPHS[lane.state]}` : ""}`);
-      mark(state, lane, words);
+      mark(state);
       setText(first, lane.first);
       if (lane.values.length) values.closest("table")?.classList.add("sgnb-valued");
       setText(values, lane.values.map(value => value.join(" ")).join(", "));
@@ -185,7 +194,7 @@ export class ForkView {
     if (this.layout === "tabs" && arm.tab) {
       setText(arm.tab.firstChild, name);
       setText(arm.tab.lastChild, GLYPHS[lane.state] || words);
-      mark(arm.tab.lastChild, lane, words);
+      mark(arm.tab.lastChild);
       arm.tab.title = words;
       arm.tab.setAttribute("aria-label", `${name}, ${words}`);
       return;
@@ -193,7 +202,7 @@ export class ForkView {
     setText(arm.title, name);
     arm.head.dataset.state = lane.state;
     setText(arm.glyph, GLYPHS[lane.state] ?? "");
-    mark(arm.glyph, lane, words);
+    mark(arm.glyph);
     if (!lane.values.length || this.view.running) return setText(arm.words, words);
     fill(arm.words, lane.values.flatMap(([key, value, share], index) => [index ? ", " : "", el("code", "", {}, key), " ", el("b", "", {}, value), share ? ` ${share}` : ""]));
     arm.head.dataset.state = "values";
@@ -208,7 +217,7 @@ export class ForkView {
       const lane = this.view.doc.lanes[arm.lane];
       if (!lane || this.told.has(arm.lane) || !["done", "failed"].includes(lane.state)) continue;
       this.told.add(arm.lane);
-      if (this.view.running) this.view.region.say(`Branch ${lane.name} ${lane.state === "done" ? "finished" : "failed"}${this.view.lanes.tokens(arm.lane)}.`);
+      if (this.view.running) this.view.region.say(endWords(lane, this.view.lanes.tokens(arm.lane)));
     }
   }
 

@@ -6,30 +6,33 @@ import { count, seconds } from "./format.js";
 import { isRunning, NUMBERS_EVERY } from "./program_data.js";
 import { joinDots } from "./program_row.js";
 import { settings } from "./settings.js";
+import { trans } from "./trans.js";
 
 const CLOCK_TRUST = 3000; // after so many ms without a message the clock stops: the kernel may be gone
 const SILENCE = 10000; // and after so many the head says so
-const SHADES = [
-  ["none", "None"],
-  ["probability", "Probability"],
-  ["cached", "Cached"],
-  ["forced", "Forced"],
-];
-const REMEMBERED = "sgnb.shade";
-const PROMPT = [["reused", "prompt tokens reused"], ["computed", "computed"]];
-const RULE = ["rule", ""];
-const LEGENDS = {
-  none: [],
-  probability: [...PROMPT, RULE, ["", "token probability"], ["unsure1", "< .75"], ["unsure2", "< .5"], ["unsure3", "< .25"], ["unsure4", "< .1"]],
-  cached: PROMPT,
-  forced: [...PROMPT, RULE, ["forced", "forced by the grammar"]],
+const SHADES = {
+  none: () => trans.__("None"),
+  probability: () => trans.__("Probability"),
+  cached: () => trans.__("Cached"),
+  forced: () => trans.__("Forced"),
 };
+const REMEMBERED = "sgnb.shade";
+const RULE = ["rule", ""];
+
+/** The keys of a shade: a swatch and its words. */
+function legendOf(shade) {
+  if (shade === "none") return [];
+  const prompt = [["reused", trans.__("prompt tokens reused")], ["computed", trans.__("computed")]];
+  if (shade === "cached") return prompt;
+  if (shade === "forced") return [...prompt, RULE, ["forced", trans.__("forced by the grammar")]];
+  return [...prompt, RULE, ["", trans.__("token probability")], ["unsure1", "< .75"], ["unsure2", "< .5"], ["unsure3", "< .25"], ["unsure4", "< .1"]];
+}
 
 /** The shade this reader chose last, or "". */
 function chosenShade() {
   try {
     const shade = localStorage.getItem(REMEMBERED);
-    return SHADES.some(([id]) => id === shade) ? shade : "";
+    return Object.hasOwn(SHADES, shade) ? shade : "";
   } catch {
     return ""; // storage is refused here
   }
@@ -38,7 +41,7 @@ function chosenShade() {
 /** The shade to begin with: what this reader chose last, else what the settings say. */
 export function rememberedShade() {
   const { shade } = settings();
-  return chosenShade() || (SHADES.some(([id]) => id === shade) ? shade : "none");
+  return chosenShade() || (Object.hasOwn(SHADES, shade) ? shade : "none");
 }
 
 function remember(shade) {
@@ -57,15 +60,15 @@ export class Head {
     this.time = el("span", "sgnb-time");
     this.facts = el("span", "sgnb-facts");
     this.playhead = el("span", "sgnb-time sgnb-shown-at", { hidden: true });
-    this.shade = segmented("Shade", SHADES, rememberedShade(), name => {
+    this.shade = segmented(trans.__("Shade"), Object.entries(SHADES).map(([id, words]) => [id, words()]), rememberedShade(), name => {
       if (!this.defaulting) remember(name);
       actions.shade(name);
     });
-    this.noStop = el("span", "sgnb-nostop", { hidden: true }, "Interrupt the kernel to stop.");
-    this.stop = el("button", "sgnb-button sgnb-stop", { type: "button", onclick: actions.stop }, el("span", "sgnb-square"), el("span", "", {}, "Stop"));
-    this.timeline = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("timeline") }, "Show in timeline");
-    this.graph = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("graph") }, "Show graph");
-    this.toLive = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => this.store.goLive() }, "Go live");
+    this.noStop = el("span", "sgnb-nostop", { hidden: true }, trans.__("Interrupt the kernel to stop."));
+    this.stop = el("button", "sgnb-button sgnb-stop", { type: "button", onclick: actions.stop }, el("span", "sgnb-square"), el("span", "", {}, trans.__("Stop")));
+    this.timeline = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("timeline") }, trans.__("Show in timeline"));
+    this.graph = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => actions.open("graph") }, trans.__("Show graph"));
+    this.toLive = el("button", "sgnb-button", { type: "button", hidden: true, onclick: () => this.store.goLive() }, trans.__("Go live"));
     this.element = el(
       "div",
       "sgnb-header",
@@ -76,7 +79,7 @@ export class Head {
       this.facts,
       this.playhead,
       el("span", "sgnb-space"),
-      el("span", "sgnb-shade", {}, el("span", "sgnb-shade-label", { "aria-hidden": "true" }, "Shade"), this.shade.element),
+      el("span", "sgnb-shade", {}, el("span", "sgnb-shade-label", { "aria-hidden": "true" }, trans.__("Shade")), this.shade.element),
       this.noStop,
       this.stop,
       this.timeline,
@@ -84,8 +87,8 @@ export class Head {
       this.toLive
     );
     this.summary = el("div", "sgnb-summary", { hidden: true });
-    this.keys = el("ul", "sgnb-program-legend", { "aria-label": "Legend" });
-    this.unfold = el("button", "sgnb-button sgnb-legend-button", { type: "button", "aria-expanded": "false", onclick: () => this.unfold.setAttribute("aria-expanded", String(this.keys.classList.toggle("sgnb-open"))) }, "Legend");
+    this.keys = el("ul", "sgnb-program-legend", { "aria-label": trans.__("Legend") });
+    this.unfold = el("button", "sgnb-button sgnb-legend-button", { type: "button", "aria-expanded": "false", onclick: () => this.unfold.setAttribute("aria-expanded", String(this.keys.classList.toggle("sgnb-open"))) }, trans.__("Legend"));
     this.legend = el("div", "sgnb-legend-place", { hidden: true }, this.unfold, this.keys);
     this.lastNumbers = -NUMBERS_EVERY;
     this.received = performance.now();
@@ -96,7 +99,7 @@ export class Head {
     this.head = head;
     this.received = received;
     this.still = still;
-    setText(this.word, stopping ? "Stopping …" : (head.word ?? ""));
+    setText(this.word, stopping ? trans.__("Stopping …") : (head.word ?? ""));
     this.glyph.dataset.state = ["Starting engine", "Queued", "Not started"].includes(head.word) ? "waiting" : (head.state ?? "");
     if (!running) this.noStop.hidden = true;
     this.stop.hidden = !running || !this.noStop.hidden;
@@ -126,7 +129,7 @@ export class Head {
     this.lastNumbers = performance.now();
     const goes = isRunning(head) && !this.still;
     const silence = goes ? performance.now() - this.received : 0;
-    const news = silence > SILENCE ? [`no news for ${Math.round(silence / 1000)} s`] : [];
+    const news = silence > SILENCE ? [trans.__("no news for %1 s", Math.round(silence / 1000))] : [];
     const facts = [...(head.facts ?? []), ...news];
     const key = facts.join("\n");
     if (key !== this.factsKey) {
@@ -146,7 +149,7 @@ export class Head {
     this.playhead.hidden = this.toLive.hidden = !away;
     this.timeline.hidden = away || !this.over || !this.head.store;
     this.graph.hidden = away || !this.over || !this.head.graph;
-    if (away) setText(this.playhead, still ? `shown at step ${count(store.step)}` : `the others are at step ${count(store.step)}`);
+    if (away) setText(this.playhead, still ? trans.__("shown at step %1", count(store.step)) : trans.__("the others are at step %1", count(store.step)));
   }
 
   /** One line under the view while shading is on; what is missing where the run kept no probabilities. */
@@ -156,7 +159,7 @@ export class Head {
     if (key === this.legendKey) return;
     this.legendKey = key;
     const missing = !tokens && (shade === "probability" || shade === "forced");
-    const entries = missing ? [["", "Run with %%sgl --logprobs 5 to see probabilities."]] : LEGENDS[shade];
+    const entries = missing ? [["", trans.__("Run with %1 to see probabilities.", "%%sgl --logprobs 5")]] : legendOf(shade);
     fill(this.keys, entries.map(([swatch, words]) => el("li", "", { "aria-hidden": !words }, swatch ? el("span", `sgnb-key sgnb-key-${swatch}`, { "aria-hidden": "true" }) : null, words)));
     this.keys.classList.toggle("sgnb-folding", !missing);
     this.unfold.hidden = missing;

@@ -4,6 +4,7 @@
 import { el, fill, refocus, setText } from "./dom.js";
 import { count, oneLine } from "./format.js";
 import { chanceOf, grammarWords } from "./program_data.js";
+import { trans } from "./trans.js";
 
 const PATIENCE = 5000;
 
@@ -15,7 +16,7 @@ export class Inspector {
   constructor(view) {
     this.view = view;
     this.marks = el("div", "sgnb-token-marks", { "aria-hidden": "true" });
-    this.dialog = el("div", "sgnb-inspector", { role: "dialog", "aria-label": "Token", tabindex: -1, hidden: true });
+    this.dialog = el("div", "sgnb-inspector", { role: "dialog", "aria-label": trans.__("Token"), tabindex: -1, hidden: true });
     this.floats = typeof this.dialog.showPopover === "function"; // above everything, cut by no output area
     if (this.floats) this.dialog.popover = "manual";
     this.at = null; // {text: RowText, index, place}
@@ -165,30 +166,31 @@ export class Inspector {
   }
 
   _ask(text, index, place) {
-    const late = new Promise((_, reject) => setTimeout(() => reject(new Error("The kernel does not answer; this is what the page knows.")), PATIENCE));
+    const late = new Promise((_, reject) => setTimeout(() => reject(new Error(trans.__("The kernel does not answer; this is what the page knows."))), PATIENCE));
     return Promise.race([this.view.askToken(text, index, place), late]);
   }
 
   _draw(shown, place, data, rid) {
-    const back = el("button", "sgnb-button sgnb-icon", { type: "button", "aria-label": "Previous token", onclick: () => this.walk(-1) }, "←");
-    const next = el("button", "sgnb-button sgnb-icon", { type: "button", "aria-label": "Next token", onclick: () => this.walk(1) }, "→");
+    const back = el("button", "sgnb-button sgnb-icon", { type: "button", "aria-label": trans.__("Previous token"), onclick: () => this.walk(-1) }, "←");
+    const next = el("button", "sgnb-button sgnb-icon", { type: "button", "aria-label": trans.__("Next token"), onclick: () => this.walk(1) }, "→");
     back.disabled = place === 0;
     next.disabled = place + 1 >= (data.count || 0);
-    const id = data.id === null ? "" : `, id ${count(data.id)}`;
+    const [number, all] = [count(place + 1), count(data.count)];
+    const where = data.id === null ? trans.__("token %1 of %2", number, all) : trans.__("token %1 of %2, id %3", number, all, count(data.id));
     const chance = data.logprob === null ? (data.chance >= 0 ? data.chance.toFixed(2) : "–") : chanceOf(data.logprob);
-    const logprob = data.logprob === null ? "" : `, logprob ${data.logprob.toFixed(2).replace("-", "−")}`;
+    const drawn = data.logprob === null ? trans.__("probability %1", chance) : trans.__("probability %1, logprob %2", chance, data.logprob.toFixed(2).replace("-", "−"));
     const parts = [
       el(
         "div",
         "sgnb-inspector-head",
         {},
         el("code", "sgnb-inspector-token", {}, shown),
-        el("span", "sgnb-dim", {}, `token ${count(place + 1)} of ${count(data.count)}${id}`),
+        el("span", "sgnb-dim", {}, where),
         el("span", "sgnb-space"),
         back,
         next
       ),
-      data.reused === undefined ? el("p", "sgnb-dim", {}, `probability ${chance}${logprob}`) : el("p", "sgnb-dim", {}, this._origin(data, rid)),
+      data.reused === undefined ? el("p", "sgnb-dim", {}, drawn) : el("p", "sgnb-dim", {}, this._origin(data, rid)),
       this._rivals(shown, data),
       data.allowed ? el("p", "sgnb-dim", {}, grammarWords(data)) : null,
       data.missing ? el("p", "sgnb-dim", {}, data.missing) : null,
@@ -205,7 +207,7 @@ export class Inspector {
     return el(
       "div",
       "sgnb-rivals",
-      { role: "list", "aria-label": "Alternatives" },
+      { role: "list", "aria-label": trans.__("Alternatives") },
       rows.map(({ logprob, text, chosen }) => {
         const bar = el("span", chosen ? "sgnb-share sgnb-share-chosen" : "sgnb-share");
         bar.style.width = `${Math.round(100 * Math.exp(Math.min(0, logprob)))}%`;
@@ -216,7 +218,7 @@ export class Inspector {
           el("code", "", {}, chosen ? shown : shownOf(text)),
           el("span", "sgnb-share-ground", {}, bar),
           el("span", "sgnb-share-number", {}, chanceOf(logprob)),
-          el("span", "sgnb-dim", {}, chosen ? "chosen" : "")
+          el("span", "sgnb-dim", {}, chosen ? trans.__("chosen") : "")
         );
       })
     );
@@ -224,9 +226,9 @@ export class Inspector {
 
   /** Of a prompt token: `reused, cached by cell [6]`, or `computed in step 1 161`; as far as the page knows. */
   _origin(data, rid) {
-    if (data.reused) return data.by ? `reused, cached by cell [${data.by}]` : "reused";
+    if (data.reused) return data.by ? trans.__("reused, cached by cell [%1]", data.by) : trans.__("reused");
     const step = this._stepOf(data, rid);
-    return step < 0 ? "computed" : `computed in step ${count(step)}`;
+    return step < 0 ? trans.__("computed") : trans.__("computed in step %1", count(step));
   }
 
   /** The step that computed a prompt token; -1 where its events are not on this page. */
@@ -236,17 +238,17 @@ export class Inspector {
   }
 
   _foot(place, data, rid) {
-    const where = [data.step >= 0 ? `step ${count(data.step)}` : "", data.slot >= 0 ? `slot ${count(data.slot)}` : ""].filter(Boolean).join(", ");
+    const where = [data.step >= 0 ? trans.__("step %1", count(data.step)) : "", data.slot >= 0 ? trans.__("slot %1", count(data.slot)) : ""].filter(Boolean).join(", ");
     const said = el("span", "sgnb-dim sgnb-inspector-said", {}, where);
     const cost = { rid, step: data.reused === false ? this._stepOf(data, rid) : data.step };
-    const step = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showStep(cost) }, "Show step");
+    const step = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showStep(cost) }, trans.__("Show step"));
     if (cost.step < 0) {
       step.disabled = true;
-      step.title = data.reused ? "This token was reused; the request has no step of its own for it." : "The step of this token is not known.";
+      step.title = data.reused ? trans.__("This token was reused; the request has no step of its own for it.") : trans.__("The step of this token is not known.");
     }
-    const tree = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showIn("tree", cost) }, "Show in tree");
+    const tree = el("button", "sgnb-button", { type: "button", onclick: () => this.view.showIn("tree", cost) }, trans.__("Show in tree"));
     if (data.reused !== undefined) return el("div", "sgnb-inspector-foot", {}, said, el("span", "sgnb-space"), step, tree);
-    const fork = el("button", "sgnb-button", { type: "button", title: "A state that begins after this token" }, "Fork from here");
+    const fork = el("button", "sgnb-button", { type: "button", title: trans.__("A state that begins after this token") }, trans.__("Fork from here"));
     fork.addEventListener("click", async () => {
       fork.disabled = true;
       this.dialog.focus({ preventScroll: true }); // a disabled button has no keys

@@ -3,8 +3,7 @@
 
 import { el } from "./dom.js";
 import { prefillWords } from "./program_data.js";
-
-const COMPILING = "compiling grammar";
+import { trans } from "./trans.js";
 
 export class Lanes {
   constructor(view) {
@@ -38,30 +37,34 @@ export class Lanes {
       .join("\n");
   }
 
-  /** `, 38 tokens`: for the live region. */
+  /** `38`: tokens of a branch as the kernel has written them, or "". */
   tokens(lane) {
     const parts = this._costs(lane).flatMap(cost => cost.parts);
-    const counted = parts.find(part => / tok(,|$)/.test(part));
-    return counted ? `, ${counted.replace(/ tok.*$/, " tokens")}` : "";
+    return parts.find(part => / tok(,|$)/.test(part))?.replace(/ tok.*$/, "") ?? "";
   }
 
-  /** What a branch without text yet waits for, in words, where the engine's events are on this page; else "". */
+  /** What a branch without text yet waits for, where the engine's events are on this page: {words, busy}, or null. */
   waits(lane) {
     const { store, running, isPast } = this.view;
-    if (!store || !running || isPast) return "";
+    if (!store || !running || isPast) return null;
+    const compiling = () => ({ words: trans.__("compiling grammar"), busy: true });
+    const waiting = words => (words ? { words, busy: false } : null);
     for (const cost of this._costs(lane)) {
       if (cost.state !== "queued" && cost.state !== "running") continue;
       const record = store.history.requests.get(cost.rid);
-      if (record?.state === "admitted" && !record.first) return prefillWords(record, store.history.steps);
-      if (record?.state === "compiling") return COMPILING;
-      if (record?.state === "retracted") return "retracted, waits for slots";
+      if (record?.state === "admitted" && !record.first) {
+        const words = prefillWords(record, store.history.steps);
+        return words ? { words, busy: true } : null;
+      }
+      if (record?.state === "compiling") return compiling();
+      if (record?.state === "retracted") return waiting(trans.__("retracted, waits for slots"));
       if (!record?.waits || record.state !== "queued") continue;
       const { reason, leader } = record.waits;
-      if (reason !== "leader") return reason === "grammar" ? COMPILING : "";
+      if (reason !== "leader") return reason === "grammar" ? compiling() : null;
       const label = store.history.requests.get(leader)?.label ?? {};
       const place = [label.cell, label.branch].filter(Boolean).join(".");
-      return place ? `waits for ${place} (same prefix)` : "";
+      return waiting(place && trans.__("waits for %1 (same prefix)", place));
     }
-    return "";
+    return null;
   }
 }

@@ -3,11 +3,14 @@
 import { el, fill, refocus, setText } from "./dom.js";
 import { barWidth, errorParts, NUMBERS_EVERY } from "./program_data.js";
 import { RowText } from "./program_text.js";
+import { trans } from "./trans.js";
 
 /** `parts` with dots between; with `lead` also before them. A dot stays with what follows it: at a line's begin it is cut off. */
 export function joinDots(parent, parts, lead = false) {
   parts.forEach((part, index) => parent.append(el("span", "sgnb-item", {}, index || lead ? el("span", "sgnb-dot", { "aria-hidden": "true" }, "·") : null, part)));
 }
+
+const KINDS = { error: () => trans.__("error"), note: () => trans.__("note") };
 
 /** A row. `view` is the program view: its shade, its actions; `index`: the row's place in the program. */
 export class RowView {
@@ -17,7 +20,7 @@ export class RowView {
     this.el = el("div", "sgnb-row");
     this.gutter = el("div", "sgnb-gutter");
     this.textNode = el("div", "sgnb-text");
-    this.more = el("button", "sgnb-link", { type: "button", hidden: true, onclick: () => this._toggle() }, "Show all text");
+    this.more = el("button", "sgnb-link", { type: "button", hidden: true, onclick: () => this._toggle() }, trans.__("Show all text"));
     this.costs = el("div", "sgnb-costs");
     this.errors = el("div", "sgnb-error", { hidden: true });
     this.counted = el("div", "sgnb-cost sgnb-prompt-cost", { hidden: true });
@@ -40,11 +43,11 @@ export class RowView {
     this.stale = false;
     const choice = row.segs[0]?.model && row.costs.every(cost => cost.options);
     const label = row.kind === "turn" ? row.role || (choice ? "select" : "") : row.kind;
-    const branch = row.lane === 0 && row.branch ? `branch ${row.branch}` : "";
+    const branch = row.lane === 0 && row.branch ? trans.__("branch %1", row.branch) : "";
     const key = `${branch}\n${label}`;
     if (key !== this.label) {
       this.label = key;
-      fill(this.gutter, branch ? el("span", "sgnb-branch", {}, branch) : null, label);
+      fill(this.gutter, branch ? el("span", "sgnb-branch", {}, branch) : null, KINDS[label]?.() ?? label);
     }
     this.el.dataset.role = label;
     this.el.dataset.state = row.state;
@@ -112,7 +115,7 @@ export class RowView {
   _costLine(cost) {
     const parts = cost.parts.map(part =>
       part === cost.took && cost.took
-        ? el("button", "sgnb-plain sgnb-took", { type: "button", title: "Show step", onclick: () => this.view.showStep(cost) }, part)
+        ? el("button", "sgnb-plain sgnb-took", { type: "button", title: trans.__("Show step"), onclick: () => this.view.showStep(cost) }, part)
         : el("span", "sgnb-part", {}, part)
     );
     if (cost.why) parts.push(el("button", "sgnb-link sgnb-why", { type: "button", onclick: () => this.view.showIn("tree", cost) }, cost.why));
@@ -135,7 +138,7 @@ export class RowView {
     return el(
       "button",
       "sgnb-plain sgnb-prompt-bar",
-      { type: "button", title: "Show in tree", "aria-label": `${cost.reuse}. Show in tree`, onclick: () => this.view.showIn("tree", cost) },
+      { type: "button", title: trans.__("Show in tree"), "aria-label": trans.__("%1. Show in tree", cost.reuse), onclick: () => this.view.showIn("tree", cost) },
       width > 0 ? reused : null,
       width < 48 ? el("span", "sgnb-bar-computed") : null
     );
@@ -147,11 +150,11 @@ export class RowView {
     const rows = cost.options.map(([text, share, chosen], index) => {
       const bar = el("span", chosen ? "sgnb-share sgnb-share-chosen" : "sgnb-share");
       bar.style.width = `${Math.round(100 * Number(share || 0))}%`;
-      const raw = cost.scores ? [cost.method, `mean logprob ${cost.scores[index].toFixed(3).replace("-", "−")}`].filter(Boolean).join(", ") : "";
+      const raw = cost.scores ? [cost.method, trans.__("mean logprob %1", cost.scores[index].toFixed(3).replace("-", "−"))].filter(Boolean).join(", ") : "";
       return el(
         "div",
         chosen ? "sgnb-option sgnb-option-chosen" : "sgnb-option",
-        { title: raw, role: "listitem", "aria-label": `${text}${share ? `, ${share}` : ""}${chosen ? ", chosen" : ""}${raw ? `, ${raw}` : ""}` },
+        { title: raw, role: "listitem", "aria-label": [text, share, chosen && trans.__("chosen"), raw].filter(Boolean).join(", ") },
         el("span", chosen ? "sgnb-dot-full" : "sgnb-dot-open", { "aria-hidden": "true" }, chosen ? "●" : "○"),
         el("code", "sgnb-option-text", {}, text),
         el("span", "sgnb-share-ground", {}, share ? bar : null),
@@ -160,7 +163,7 @@ export class RowView {
     });
     if (cost.more) rows.push(el("div", "sgnb-note", {}, cost.more));
     const idle = cost.state === "queued" && !known;
-    return idle ? null : el("div", "sgnb-options", { role: "list", "aria-label": `Choices of ${cost.name}` }, rows);
+    return idle ? null : el("div", "sgnb-options", { role: "list", "aria-label": trans.__("Choices of %1", cost.name) }, rows);
   }
 
   _toggle() {
@@ -189,7 +192,7 @@ export class RowView {
     this.textNode.classList.toggle("sgnb-folded", foldable && !this.open);
     const cut = foldable && (this.open || this.textNode.scrollHeight > this.textNode.clientHeight + 2);
     this.more.hidden = !cut;
-    setText(this.more, this.open ? "Show less" : "Show all text");
+    setText(this.more, this.open ? trans.__("Show less") : trans.__("Show all text"));
     this.more.setAttribute("aria-expanded", String(this.open));
   }
 

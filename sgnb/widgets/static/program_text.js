@@ -6,6 +6,7 @@
 import { el } from "./dom.js";
 import { breakAt, isCounted, marksAtEnd, pieces, stretches, tokenAt, tokenEnds } from "./program_data.js";
 import { settings } from "./settings.js";
+import { trans } from "./trans.js";
 
 /** The text of a row. `host` gets blocks of spans. */
 export class RowText {
@@ -50,7 +51,7 @@ export class RowText {
     if (isCounted(seg)) this._reachable(view.span);
     if (seg.hidden) {
       if (!view.note) this._newest().append((view.note = el("span", "sgnb-note")));
-      view.note.textContent = ` … ${seg.hidden} more characters are not shown${seg.name ? `; ${seg.name} holds them.` : "."}`;
+      view.note.textContent = seg.name ? trans.__(" … %1 more characters are not shown; %2 holds them.", seg.hidden, seg.name) : trans.__(" … %1 more characters are not shown.", seg.hidden);
     }
   }
 
@@ -59,7 +60,7 @@ export class RowText {
     if (span.tabIndex === 0) return;
     span.tabIndex = 0;
     span.setAttribute("role", "group");
-    span.setAttribute("aria-label", "Prompt text");
+    span.setAttribute("aria-label", trans.__("Prompt text"));
   }
 
   _newest() {

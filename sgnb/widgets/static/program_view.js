@@ -17,6 +17,7 @@ import { Lanes } from "./program_lanes.js";
 import { Past } from "./program_past.js";
 import { RowView } from "./program_row.js";
 import { onSettings } from "./settings.js";
+import { trans } from "./trans.js";
 
 const STOP_PATIENCE = 1500;
 const STOP_AGAIN = 400;
@@ -57,7 +58,7 @@ export class ProgramView {
     root.sgnbProgram = this;
     root.setAttribute("role", "group");
     this.head = new Head({ stop: () => this.pressStop(), shade: name => this._shade(name), open: kind => this.showIn(kind, null) });
-    this.list = el("div", "sgnb-rows", { tabindex: 0, role: "group", "aria-label": "Program" }); // it scrolls: keys must reach it
+    this.list = el("div", "sgnb-rows", { tabindex: 0, role: "group", "aria-label": trans.__("Program") }); // it scrolls: keys must reach it
     this.pending = el("div", "sgnb-pending");
     this.list.append(this.lanes.host(0), this.pending);
     this.region = liveRegion();
@@ -175,7 +176,7 @@ export class ProgramView {
     fill(
       this.pending,
       steps.map(step => {
-        const note = ended ? "not run" : step.note;
+        const note = ended ? trans.__("not run") : step.note;
         const text = el("div", "sgnb-text", {}, step.text ? el("span", "sgnb-prompt", {}, step.text) : null, step.text && note ? el("span", "sgnb-dot", { "aria-hidden": "true" }, "·") : null, note ? el("span", "sgnb-note", {}, note) : null);
         return el("div", "sgnb-row", { "data-state": "pending" }, el("div", "sgnb-gutter", {}, step.role), el("div", "sgnb-body", {}, text));
       })
@@ -187,7 +188,8 @@ export class ProgramView {
     if (!this.running) this.stopping = false;
     const still = this.isPast;
     this.root.dataset.state = head.state ?? "";
-    this.root.setAttribute("aria-label", `Run ${head.cell ? `[${head.cell}]` : ""}, ${(head.word ?? "").toLowerCase()}`);
+    const word = (head.word ?? "").toLowerCase();
+    this.root.setAttribute("aria-label", head.cell ? trans.__("Run [%1], %2", head.cell, word) : trans.__("Run, %1", word));
     const tokens = this.doc.rows.some(row => row.segs.some(seg => tokenCount(seg)));
     this.head.draw(head, { stopping: !!this.stopping, tokens, received: this.received, running: this.running, still });
     this.head.drawPlayhead(this.store, still);
@@ -303,7 +305,7 @@ export class ProgramView {
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this.asked.delete(id);
-        reject(new Error("The kernel does not answer."));
+        reject(new Error(trans.__("The kernel does not answer.")));
       }, ASK_PATIENCE);
       this.asked.set(id, { resolve, reject, timer });
       this.send({ ...content, id });

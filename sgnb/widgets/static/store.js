@@ -26,6 +26,7 @@ import { pageId, registry } from "./registry.js";
 import { onSettings, settings } from "./settings.js";
 import { Slices, drain } from "./slices.js";
 import { KEEP_SECONDS, Tape, lastBefore } from "./tape.js";
+import { trans } from "./trans.js";
 
 const SILENCE = 5000; // ms without a message: subscribe anew
 const ASK_PATIENCE = 8000;
@@ -428,12 +429,12 @@ export class Store {
   /** Ask the engine; rejects with its words, or after eight seconds. */
   ask(verb, args = {}) {
     const entry = this._speaker ?? this._channels[0];
-    if (!entry) return Promise.reject(new Error("No kernel is connected."));
+    if (!entry) return Promise.reject(new Error(trans.__("No kernel is connected.")));
     const id = `${this.page}.${++this._askId}`;
     return new Promise((resolve, reject) => {
       const timer = setTimeout(() => {
         this._asked.delete(id);
-        reject(new Error(`The kernel did not answer ${verb}.`));
+        reject(new Error(trans.__("The kernel did not answer %1.", verb)));
       }, ASK_PATIENCE);
       this._asked.set(id, { resolve, reject, timer });
       const moment = this.replaying ? { at: this.time } : {};
