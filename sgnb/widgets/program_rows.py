@@ -270,7 +270,7 @@ class Lane:
             return "stopped", "stopped" if ended == "stopped" else "aborted"
         if self.costs and all(cost.reason.get("type") == NOT_RUN for cost in self.costs):
             return "stopped", NOT_RUN
-        if not self.costs and ended in ("failed", "stopped"):  # the run ended before this branch asked for anything
+        if not self.costs and ended in ("failed", "stopped"):  # before this branch asked for anything
             return "stopped", NOT_RUN
         return ("done", "done") if self.costs or ended else ("waiting", "")
 
