@@ -119,6 +119,7 @@ class CellRun:
                     start=start,
                     passes=() if self._options.unoptimised else PASSES,
                     magic=magic,
+                    bound=self._options.out or "",
                 )
             began = True
             _recent[text.strip()] = weakref.ref(run.core)

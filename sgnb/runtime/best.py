@@ -22,12 +22,14 @@ TAKEN = ("_pieces", "_history", "_turns", "_values", "_turn_start", "_unnamed", 
 """What makes a state's text and variables."""
 
 
-def take_best(
-    parent: State, states: Sequence[State], by: str | Callable[[State], float] | None, place: Place
-) -> None:
-    """Make ``parent`` go on as the best of ``states``, all of which have ended. Raises ProgramError without a number."""
+def best_of(states: Sequence[State], by: str | Callable[[State], float] | None, place: Place) -> State:
+    """The best of ``states``, all of which have ended. Raises ProgramError without a number."""
     values = [value_of(state, by, place) for state in states]
-    winner = states[max(range(len(values)), key=values.__getitem__)]
+    return states[max(range(len(values)), key=values.__getitem__)]
+
+
+def take_best(parent: State, winner: State, states: Sequence[State], place: Place) -> None:
+    """Make ``parent`` go on as ``winner``, one of the branches ``states``, all of which have ended."""
     core = parent.writable(place)
     steps = winner.freeze()
     if core is not None and len(parent._history) == winner._forked_at:

@@ -7,6 +7,7 @@ cell binds stays the run's own.
 from __future__ import annotations
 
 import linecache
+import weakref
 from collections.abc import Mapping, Sequence
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -51,6 +52,7 @@ def start_cell(
     passes: Sequence[Pass] = PASSES,
     priority: int = 0,
     magic: str = "",
+    bound: str = "",
 ) -> Run:
     """See ``runtime.run.run_cell``."""
     filename = f"{CELL_PREFIX}{cell_name}>"
@@ -77,6 +79,7 @@ def start_cell(
     state = State(core) if start is None else start
     if start is not None:
         start.enter_run(core)
+    core.bound = (bound, weakref.ref(state)) if bound else None
     namespace = {**user_ns, **DSL_NAMES, "function": function, "s": state}
     core.on_done([namespace].clear)  # branches in the cell's names finish, joined or not
 

@@ -7,7 +7,9 @@ drivers, by readers that are interrupted, and by the backend's thread after each
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from sgnb.backends.base import Backend
 from sgnb.errors import Cancelled
@@ -16,6 +18,9 @@ from sgnb.runtime.events import Event, RunFinished
 from sgnb.runtime.failing import STOPPED, Failing
 from sgnb.runtime.times import split_times
 from sgnb.runtime.variables import Failure
+
+if TYPE_CHECKING:
+    from sgnb.runtime.state import State
 
 internal(__name__)
 
@@ -33,6 +38,8 @@ class Ending(Failing):
         self.status = "running"
         self.error: BaseException | None = None
         self.body_error: BaseException | None = None
+        self.bound: tuple[str, weakref.ref[State]] | None = None
+        """The name that the notebook gives the state of the program, and that state."""
         self._appends = 0
         """Appends from outside the body that are being recorded: the end waits for them."""
         self._due = False
@@ -72,7 +79,11 @@ class Ending(Failing):
             return
         ended = time.monotonic()
         times = split_times(self.log.since(0), self.started_at, ended)
-        self.append_event(RunFinished(self.status, ended - self.started_at, self.error, times))
+        state = None if self.bound is None else self.bound[1]()
+        bound, names = (
+            ("", ()) if self.bound is None or state is None else (self.bound[0], tuple(state.names()))
+        )
+        self.append_event(RunFinished(self.status, ended - self.started_at, self.error, times, bound, names))
         with self.lock:
             self.finished = True
             self.notify()

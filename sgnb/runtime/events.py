@@ -129,6 +129,18 @@ class GenFailed(msgspec.Struct, frozen=True):
     error: SgnbError
 
 
+class BranchesJoined(msgspec.Struct, frozen=True):
+    """``join`` was passed: the branches are read from now on, not appended to; what they have under way goes on.
+
+    ``state``: their parent; ``count``: how many they are; ``states``: those of them that are states of this run.
+    """
+
+    state: int
+    count: int
+    states: tuple[int, ...]
+    line: int = 0
+
+
 class StateFailed(msgspec.Struct, frozen=True):
     """A state is poisoned."""
 
@@ -163,6 +175,9 @@ class RunFinished(msgspec.Struct, frozen=True):
     error: BaseException | None = None
     times: dict[str, float] = msgspec.field(default_factory=dict)
     """Seconds of ``queue, prefill, decode, python`` (and ``start``), which add up to ``seconds``: ``runtime.times``."""
+    bound: str = ""
+    """The notebook's variable for the state of the program (``-o NAME``), and ``names``: that state's own variables."""
+    names: tuple[str, ...] = ()
 
 
 Event = (
@@ -178,6 +193,7 @@ Event = (
     | GenDelta
     | GenDone
     | GenFailed
+    | BranchesJoined
     | StateFailed
     | HostNote
     | GrammarReady

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from sgnb.errors import ProgramError, ProgramTypeError, SgnbError, UnknownAttribute
 from sgnb.lang import api
-from sgnb.lang.position import Place, here, internal, place_of, position_of, user_frame
-from sgnb.runtime.best import take_best
+from sgnb.lang.position import Place, here, internal, line_of, place_of, position_of, user_frame
+from sgnb.runtime.best import best_of, take_best
+from sgnb.runtime.events import BranchesJoined
 from sgnb.runtime.kv_join import join_kv, refuse_kv
 from sgnb.runtime.state import State
 from sgnb.runtime.variables import Deferred, Slot, meta_of, open_slots_of, read_value
@@ -33,6 +34,8 @@ class Group(NamesOfGroup):
     def __init__(self, parent: State, states: list[State]) -> None:
         self.parent = parent
         self.states = states
+        self.told = True
+        """Its join is an event of the run."""
 
     def __len__(self) -> int:
         return len(self.states)
@@ -124,6 +127,7 @@ class Group(NamesOfGroup):
         """``join`` when nothing has to be waited for."""
         self._check_join(mode, by, method, place)
         if mode == "gather_variable":
+            self._passed(place)
             self._gather()
             for state in self.states:
                 state.freeze()
@@ -135,8 +139,11 @@ class Group(NamesOfGroup):
                     except SgnbError as error:
                         raise of_branch(error, state.branch) from None
             if mode == "best":
-                take_best(self.parent, self.states, by, place)
+                winner = best_of(self.states, by, place)
+                self._passed(place)
+                take_best(self.parent, winner, self.states, place)
                 return
+            self._passed(place)
             if method == "kv":
                 join_kv(self.parent, self.states, place)
             else:
@@ -147,6 +154,13 @@ class Group(NamesOfGroup):
                 slot.hold()
             state.close_when_idle()
         self.parent.backend.carrier.note_join(len(self.states))
+
+    def _passed(self, place: Place) -> None:
+        """Tell the reader of the run; that a copy's block ended is none of their joins."""
+        if self.told:
+            core = self.parent.core
+            numbers = tuple(state.number for state in self.states if state.core is core)
+            core.append_event(BranchesJoined(self.parent.number, len(self.states), numbers, line_of(place)))
 
     def _check_join(self, mode: str, by: By, method: str, place: Place) -> None:
         position = position_of(place)
@@ -244,6 +258,7 @@ class CopyScope:
 
     def __enter__(self) -> State:
         self._group = self._state.fork(1)
+        self._group.told = False
         return self._group.states[0]
 
     def __exit__(self, *_: object) -> None:

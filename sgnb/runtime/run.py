@@ -178,6 +178,7 @@ def run_cell(
     passes: Sequence[Pass] = PASSES,
     priority: int = 0,
     magic: str = "",
+    bound: str = "",
 ) -> Run:
     """Start a ``%%sgl`` cell. ``first_line`` is the number of its first text line in the notebook cell, ``magic`` the line
     above it, for errors that concern that one.
@@ -186,6 +187,7 @@ def run_cell(
     raises ProgramError when it is none, or cannot go on: it failed, was joined or closed, is still running, or has another
     backend.
     ``passes`` are those its blocks go through (``-O0``: none); ``priority``: higher goes first.
+    ``bound``: the name that the caller binds the state to, for the reader of the run; nothing is bound here.
 
     Mistakes that can be known from the text raise ProgramError here, before anything is queued. Nothing runs until
     ``drive`` (or ``start``, for a background cell) is called.
@@ -205,6 +207,7 @@ def run_cell(
         passes=passes,
         priority=priority,
         magic=magic,
+        bound=bound,
     )
 
 

@@ -15,29 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sgnb.config import MAX_SHOWN_CHARS
-from sgnb.errors import SgnbError
-from sgnb.lang.position import CELL_PREFIX
 from sgnb.messages import PromptText
 from sgnb.runtime import events as ev
 from sgnb.widgets import words
 from sgnb.widgets.pending import Progress, steps_after
-from sgnb.widgets.program_rows import NOT_RUN, Cost, Lane, Row, Segment
+from sgnb.widgets.program_rows import NOT_RUN, Cost, Lane, Row, Segment, error_lines
 
 RATE_WINDOW = 1.0
 """Seconds over which the live token rate is taken."""
-
-
-def error_lines(error: BaseException) -> tuple[list[str], int]:
-    """An error as shown, and its line of the cell (0: not known); of Python's own the traceback knows it."""
-    if isinstance(error, SgnbError):
-        return [words.visible(line) for line in error.lines()], 0
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename.startswith(CELL_PREFIX):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    place = f"Line {line}: " if line else ""
-    return [words.visible(f"{place}{type(error).__name__}: {error}")], line
 
 
 @dataclass(slots=True)
@@ -81,6 +66,8 @@ class ProgramFold:
         self._row_with: dict[int, Row] = {}
         """Prompt text (its id) → the row that it stands in."""
         self._role: dict[int, str] = {}
+        self._join_of: dict[int, Row] = {}
+        """Lane of a branch → the join of it."""
         self.generations: dict[str, tuple[Row, Segment, Cost]] = {}
         """By request id, in the order they were queued."""
         self._gens_of: dict[int, Row] = {}
@@ -127,7 +114,7 @@ class ProgramFold:
                 if event.eager_reason:
                     self._note(f"Runs without a graph: {event.eager_reason}")
             case ev.StateOpened():
-                self._open_state(event)
+                self._open_state(event, now)
             case ev.RoleBegan(state=state, role=role):
                 self._role[state] = role
                 self._open.pop(state, None)
@@ -138,6 +125,7 @@ class ProgramFold:
                 self._append_prompt(state, text, line)
             case ev.GenQueued():
                 self._queue(event)
+                self._count(self._lane_of(event.state), 1, now)
             case ev.GenHeld(rid=rid) if rid in self.generations:
                 row, _, cost = self.generations[rid]
                 cost.held = True
@@ -145,9 +133,13 @@ class ProgramFold:
             case ev.GenStarted(rid=rid) | ev.GenDelta(rid=rid) | ev.GenDone(rid=rid) | ev.GenFailed(rid=rid):
                 if rid in self.generations:
                     self._progress(event, *self.generations[rid], now)
+                    if isinstance(event, ev.GenDone | ev.GenFailed):
+                        self._count(self.lanes[self.generations[rid][0].lane], -1, now)
             case ev.StateFailed(state=state, error=error):
                 self._fail(self._open.get(state) or self._gens_of.get(state), error, again=False)
                 self._lane_of(state).failed = self._lane_of(state).number > 0
+            case ev.BranchesJoined():
+                self._join(event)
             case ev.HostNote(text=text, line=line):
                 self._note(text, line)
             case ev.GrammarReady(argument=argument, source=source, seconds=seconds):
@@ -155,7 +147,7 @@ class ProgramFold:
             case ev.RunFinished():
                 self._end(event)
 
-    def _open_state(self, event: ev.StateOpened) -> None:
+    def _open_state(self, event: ev.StateOpened, now: float) -> None:
         """A root state writes into the run's own lane, a branch into one of its own beside the others of its fork."""
         self._branch[event.state] = event.branch
         if event.parent is not None:
@@ -170,7 +162,7 @@ class ProgramFold:
                 event.parent, None
             )  # what the parent appends from now on stands below its branches
             branch = self._branch.get(event.parent, "")
-            self._forks[key] = self._add(Row(kind="fork", branch=branch, lane=above.number))
+            self._forks[key] = self._add(Row(kind="fork", branch=branch, lane=above.number, began=now))
         fork = self._forks[key]
         lane = Lane(len(self.lanes), event.branch, above.number, self._index[id(fork)])
         self.lanes.append(lane)
@@ -180,6 +172,29 @@ class ProgramFold:
         self._role[event.state] = self._role.get(event.parent, "")
         self.changes.lanes.add(lane.number)
         self._touch(fork)
+
+    def _join(self, event: ev.BranchesJoined) -> None:
+        """What the parent appends from now on stands below its join."""
+        self._open.pop(event.state, None)
+        self._line = max(self._line, event.line)
+        lane = self._lane_of(event.state)
+        row = Row("join", self._branch.get(event.state, ""), event.line, "join", lane=lane.number)
+        row.joined = [self._lane_of(state) for state in event.states]
+        row.count = event.count
+        row.began = next((self.rows[one.fork].began for one in row.joined if one.fork >= 0), 0.0)
+        self._add(row)
+        self._join_of.update({one.number: row for one in row.joined})
+
+    def _count(self, lane: Lane, change: int, now: float) -> None:
+        """A generation of this branch was queued (1) or has ended (-1): so of the branches it is inside of."""
+        while True:
+            lane.under_way += change
+            lane.ended = now if change < 0 else lane.ended
+            if lane.number in self._join_of:
+                self._touch(self._join_of[lane.number])
+            if lane.parent < 0:
+                return
+            lane = self.lanes[lane.parent]
 
     def _lane_of(self, state: int) -> Lane:
         return self._lane.get(state, self.lanes[0])
@@ -309,6 +324,8 @@ class ProgramFold:
                     begun = cost.state == "running"
                     cost.state, cost.reason = "done", {"type": "abort" if begun else NOT_RUN}
             self._touch(row)
+        for lane in self.lanes:
+            lane.under_way = 0
         self.changes.lanes.update(lane.number for lane in self.lanes)
 
     def _fail(self, row: Row | None, error: BaseException, *, again: bool = True) -> None:

@@ -26,6 +26,7 @@ def head(fold: ProgramFold) -> dict[str, Any]:
         "seconds": round(fold.seconds(), 3),
         "facts": facts(fold),
         "summary": summary(fold),
+        "bound": bound(fold),
         "cell": fold.started.cell if fold.started else "",
     }
 
@@ -44,6 +45,8 @@ def row_data(fold: ProgramFold, row: Row) -> dict[str, Any]:
         "segs": [segment_data(segment) for segment in row.segments],
         "costs": [cost_data(fold, cost) for cost in row.costs],
     }
+    if row.kind == "join":
+        out["said"] = row.join_words(times=fold.times)
     if (tokens := row.prompt_tokens()) is not None:
         reuse, computed = prompt_words(*tokens)
         rid = next(s.prompt.rid for s in row.segments if s.prompt is not None)
@@ -183,3 +186,15 @@ def summary(fold: ProgramFold) -> list[list[str]]:
         split = words.split(fold.finished.times)
         out.append([words.duration(fold.finished.seconds) + (":" if split else ""), split])
     return out
+
+
+def bound(fold: ProgramFold) -> list[str]:
+    """What ``-o NAME`` bound: the name, and ``is a state with 3 variables``."""
+    ended = fold.finished
+    if ended is None or not ended.bound:
+        return []
+    number = len(ended.names)
+    with_names = (
+        f"with {words.count(number)} variable{'' if number == 1 else 's'}" if number else "without variables"
+    )
+    return [ended.bound, f"is a state {with_names}"]

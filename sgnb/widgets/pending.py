@@ -16,7 +16,6 @@ from sgnb.widgets.program_rows import scoring_words
 
 MAX_STEPS = 12
 MAX_CHARS = 160
-MAX_NAMES = 4
 SHAPES = {
     "json_schema": "JSON schema",
     "regex": "regex",
@@ -49,24 +48,13 @@ def steps_after(graph: object, progress: Progress) -> list[dict[str, str]]:
     for row in rows:
         if row["role"] == "join":
             joined = True
-            row["note"] = waiting_words(progress.waits)
+            row["note"] = words.waiting(progress.waits) if progress.waits else "not started"
         elif joined and row["note"].endswith(IN_PYTHON):
             row["note"] += " after the join"
     if len(rows) > MAX_STEPS:
         rest = len(rows) - MAX_STEPS + 1
         rows = [*rows[: MAX_STEPS - 1], _row("", "", f"{words.count(rest)} more steps")]
     return rows
-
-
-def waiting_words(names: tuple[str, ...]) -> str:
-    """``waiting for branches 0 and 2``; of many, how many."""
-    if not names:
-        return "not started"
-    if len(names) > MAX_NAMES:
-        return f"waiting for {words.count(len(names))} branches"
-    shown = [words.visible(name) for name in names]
-    several = ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 else shown[0]
-    return f"waiting for branch{'es' if len(shown) > 1 else ''} {several}"
 
 
 def _row(role: str, text: str, note: str) -> dict[str, str]:

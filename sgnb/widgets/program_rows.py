@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sgnb.errors import SgnbError
+from sgnb.lang.position import CELL_PREFIX
 from sgnb.messages import PromptText
 from sgnb.widgets import words
 from sgnb.widgets.prompt_tokens import TextTokens, find_texts
@@ -204,6 +206,19 @@ class Cost:
         return round(self.tokens / spent) if spent > 0.1 else 0
 
 
+def error_lines(error: BaseException) -> tuple[list[str], int]:
+    """An error as shown, and its line of the cell (0: not known); of Python's own the traceback knows it."""
+    if isinstance(error, SgnbError):
+        return [words.visible(line) for line in error.lines()], 0
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.startswith(CELL_PREFIX):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    place = f"Line {line}: " if line else ""
+    return [words.visible(f"{place}{type(error).__name__}: {error}")], line
+
+
 def option_words(option: str) -> str:
     """An option as it is shown: in quotes where blanks at its ends would not be seen."""
     return words.quoted(option) if option.strip() != option else words.visible(option)
@@ -216,8 +231,8 @@ def scoring_words(options: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class Row:
-    """One turn, one stretch outside of turns, a fork, a note or an error. ``state`` in ok, failed; ``kind`` in turn,
-    fork, note, error. ``lane``: where it stands, by number; ``arms``: the lanes of a fork.
+    """One turn, one stretch outside of turns, a fork, a join, a note or an error. ``state`` in ok, failed; ``kind`` in turn,
+    fork, join, note, error. ``lane``: where it stands, by number; ``arms``: the lanes of a fork.
     """
 
     role: str = ""
@@ -230,6 +245,23 @@ class Row:
     costs: list[Cost] = field(default_factory=list)
     error: list[str] = field(default_factory=list)
     arms: list[int] = field(default_factory=list)
+    joined: list[Lane] = field(default_factory=list)
+    """Of a join: the branches, as far as they are of this run; ``count``: how many they are."""
+    count: int = 0
+    began: float = 0.0
+    """Of a fork, and of its join: when it was forked, by the log's clock."""
+
+    def waits(self) -> tuple[str, ...]:
+        """Of a join: names of the branches that have something under way."""
+        return tuple(lane.name for lane in self.joined if lane.under_way)
+
+    def join_words(self, *, times: bool) -> str:
+        """``3 branches, 0.52 s``, from the fork until the last of them ended; while some go on ``waiting for branch 1``."""
+        if waits := self.waits():
+            return words.waiting(waits)
+        ended = max((lane.ended for lane in self.joined), default=0.0)
+        took = f", {words.duration(ended - self.began)}" if times and ended > self.began > 0 else ""
+        return f"{words.count(self.count)} branch{'' if self.count == 1 else 'es'}{took}"
 
     def prompt_tokens(self) -> tuple[int, int] | None:
         """``(reused, all)`` tokens of a row that is prompt text alone; None while they are not known."""
@@ -252,6 +284,10 @@ class Lane:
     fork: int = -1
     costs: list[Cost] = field(default_factory=list)
     failed: bool = False
+    under_way: int = 0
+    """Generations of it, and of branches inside it, that have not ended."""
+    ended: float = 0.0
+    """When the last of them did, by the log's clock."""
 
     def words(self, *, ended: str, times: bool) -> tuple[str, str]:
         """Its state as a key (waiting, running, done, stopped, failed) and in words. ``ended``: how the run did, if so."""
@@ -269,8 +305,6 @@ class Lane:
         if any(cost.reason.get("type") == "abort" for cost in self.costs):
             return "stopped", "stopped" if ended == "stopped" else "aborted"
         if self.costs and all(cost.reason.get("type") == NOT_RUN for cost in self.costs):
-            return "stopped", NOT_RUN
-        if not self.costs and ended in ("failed", "stopped"):  # before this branch asked for anything
             return "stopped", NOT_RUN
         return ("done", "done") if self.costs or ended else ("waiting", "")
 

@@ -51,7 +51,7 @@ def html_of(fold: ProgramFold) -> str:
             f"<b>{html.escape(name)}</b> {html.escape(line)}" if name else html.escape(line)
             for name, line in _costs(fold, row)
         )
-        out.append(_html_row(role, _html_text(row), cost))
+        out.append(_html_row(role, _html_text(fold, row), cost))
     for step in skipped(fold):
         out.append(_html_row(html.escape(step["role"]), _break(step["text"]), html.escape(step["note"])))
     out.append(f'<tr><td colspan="3"{LEFT}>{html.escape(last_line(fold))}</td></tr>')
@@ -143,6 +143,7 @@ def _begun(row: Row) -> list[str]:
 def _rest(fold: ProgramFold, row: Row) -> list[str]:
     """What stands below a row's text once it is over."""
     return [
+        *([f"    {row.join_words(times=fold.times)}"] if row.kind == "join" else []),
         *(f"    {words.visible(cost.name)} {choice_words(cost)}" for cost in row.costs if choice_words(cost)),
         *(f"    {line}" for line in (*row.error, *_hidden(row))),
         *(f"    [{name}: {line}]" if name else f"    [{line}]" for name, line in _costs(fold, row)),
@@ -213,7 +214,9 @@ def _texts(row: Row) -> Iterator[Segment]:
             yield segment
 
 
-def _html_text(row: Row) -> str:
+def _html_text(fold: ProgramFold, row: Row) -> str:
+    if row.kind == "join":
+        return html.escape(row.join_words(times=fold.times))
     body = "".join(_break(_shown(segment)) for segment in _texts(row))
     lines = [html.escape(line) for line in _hidden(row)]
     error = f"<pre>{html.escape(chr(10).join(row.error))}</pre>" if row.error else ""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 THIN = "\u2009"
 DOT = " · "
 UNKNOWN = "–"
+MAX_NAMES = 4
+"""Names in a sentence; of more their number."""
 
 
 def deterministic() -> bool:
@@ -95,6 +97,15 @@ def stop_words(reason: Mapping[str, Any] | None, *, stopped: bool = False, shape
 def reuse_words(cached: int, prompt: int) -> str:
     """``20 of 31 tokens reused``."""
     return f"{count(cached)} of {count(prompt)} tokens reused"
+
+
+def waiting(branches: Sequence[str]) -> str:
+    """``waiting for branches 0 and 2``; of many, how many."""
+    if len(branches) > MAX_NAMES:
+        return f"waiting for {count(len(branches))} branches"
+    shown = [visible(name) for name in branches]
+    several = ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 else shown[0]
+    return f"waiting for branch{'es' if len(shown) > 1 else ''} {several}"
 
 
 def visible(text: str) -> str:

@@ -167,7 +167,8 @@ class Script:
 
     def finish(self, status: str = "finished", error: BaseException | None = None) -> None:
         times = {"queue": 0.01, "prefill": 0.06, "decode": 0.71, "python": 0.02}
-        self.log.append(ev.RunFinished(status, 0.8, error, times))
+        names = ("finding", "severity", "verdict")
+        self.log.append(ev.RunFinished(status, 0.8, error, times, "verdict", names))
 
 
 def review(*, finished: bool = True, arms: int = 3, logprobs: bool = True, graph: object = None) -> Script:
@@ -198,6 +199,7 @@ def review(*, finished: bool = True, arms: int = 3, logprobs: bool = True, graph
         else:
             script.select(state, "severity", 6, SHARES[index % 3])
     if finished:
+        script.log.append(ev.BranchesJoined(1, arms, tuple(range(2, 2 + arms)), 7))
         script.turn(
             1, "user", "correctness (medium): " + FINDINGS[0] + "\n" + FINDINGS[1] + "\n" + FINDINGS[2], 8
         )
@@ -240,9 +242,8 @@ def open_program(
     height: int = 900,
     shade: str = "none",
     ends: dict[str, list[int]] | None = None,
-    before: str = "",
 ) -> Page:
-    """A page that shows the snapshot; ``before``: a script that runs before the view's."""
+    """A page that shows the snapshot."""
     page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
     page.errors = []  # type: ignore[attr-defined]
     page.requests = []  # type: ignore[attr-defined]
@@ -257,8 +258,6 @@ def open_program(
         f"{(STATIC / 'program.css').read_text()}</style>"
         f'<body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
     )
-    if before:
-        page.add_script_tag(content=before)
     page.add_script_tag(
         content=f"{script}\n{KERNEL.replace('SNAPSHOT', json.dumps(snapshot))}"
         f"\nwindow.ends = {json.dumps(ends or {})};",

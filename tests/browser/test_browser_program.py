@@ -71,6 +71,7 @@ def test_program_and_graph_in_jupyterlab(lab: Any, lab_server: Any, notebook: st
     cell = run(lab, 2)
     view = cell.locator(".sgnb-program")
     view.locator('[data-layout="columns"]').wait_for()
+    assert view.locator(".sgnb-summary .sgnb-bound").inner_text() == "review is a state without variables"
     heads = view.locator(".sgnb-arm-head")
     assert heads.count() == 3
     assert [heads.nth(i).locator(".sgnb-arm-title").inner_text() for i in range(3)] == [
@@ -214,6 +215,33 @@ def test_nothing_is_cut_in_any_width(browser: Browser, width: int, layout: str, 
             apart = a["right"] <= b["left"] + 1.5 or b["right"] <= a["left"] + 1.5
             assert apart or a["bottom"] <= b["top"] or b["bottom"] <= a["top"]
     assert page.errors == []
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1180, 480])
+def test_a_join_has_a_row_and_the_summary_says_what_the_cell_bound(browser: Browser, width: int) -> None:
+    page = open_program(browser, snapshot_of(review()), width=width)
+    rows = page.locator(".sgnb-lane").first.locator(":scope > .sgnb-row")
+    assert rows.evaluate_all("rows => rows.map(row => row.dataset.role)") == [
+        "system",
+        "fork",
+        "join",
+        "user",
+        "assistant",
+    ]
+    join = rows.nth(2)
+    assert join.locator(".sgnb-gutter").inner_text() == "join"
+    assert join.inner_text().split("\n")[-1].startswith("3 branches, ")
+    assert join.get_attribute("data-line") == "7"
+    bound = page.locator(".sgnb-summary .sgnb-bound")
+    assert bound.inner_text() == "verdict is a state with 3 variables"
+    assert bound.locator("code").inner_text() == "verdict"
+    if width > 560:
+        others = page.locator(".sgnb-summary .sgnb-fact").evaluate_all(
+            "all => all.map(one => one.getBoundingClientRect().right)"
+        )
+        assert max(others[:-1]) < others[-1] >= page.locator(".sgnb-summary").bounding_box()["width"] - 12
+        assert not page.locator(".sgnb-arm-head .sgnb-arm-glyph").all_inner_texts()[0]
     page.close()
 
 

@@ -205,6 +205,7 @@ export class ForkView {
     mark(arm.glyph);
     if (!lane.values.length || this.view.running) return setText(arm.words, words);
     fill(arm.words, lane.values.flatMap(([key, value, share], index) => [index ? ", " : "", el("code", "", {}, key), " ", el("b", "", {}, value), share ? ` ${share}` : ""]));
+    setText(arm.glyph, ""); // a value says that it is done
     arm.head.dataset.state = "values";
     return undefined;
   }

@@ -106,11 +106,13 @@ export class Head {
     this.stop.disabled = stopping;
     this.over = !running && !!head.word;
     if (!running || still || performance.now() - this.lastNumbers >= NUMBERS_EVERY) this.numbers();
-    const key = JSON.stringify(head.summary ?? []);
+    const { summary = [], bound = [] } = head;
+    const key = JSON.stringify([summary, bound]);
     if (key !== this.summaryKey) {
       this.summaryKey = key;
-      fill(this.summary, (head.summary ?? []).map(([strong, plain]) => el("span", "sgnb-fact", {}, el("b", "", {}, strong), plain ? ` ${plain}` : "")));
-      this.summary.hidden = !(head.summary ?? []).length;
+      const facts = summary.map(([strong, plain]) => el("span", "sgnb-fact", {}, el("b", "", {}, strong), plain ? ` ${plain}` : ""));
+      fill(this.summary, facts, bound.length ? el("span", "sgnb-fact sgnb-bound", {}, el("code", "", {}, bound[0]), ` ${bound[1]}`) : null);
+      this.summary.hidden = !summary.length && !bound.length;
     }
     this.drawLegend(tokens);
   }

@@ -20,11 +20,12 @@ export class RowView {
     this.el = el("div", "sgnb-row");
     this.gutter = el("div", "sgnb-gutter");
     this.textNode = el("div", "sgnb-text");
+    this.said = el("div", "sgnb-said", { hidden: true });
     this.more = el("button", "sgnb-link", { type: "button", hidden: true, onclick: () => this._toggle() }, trans.__("Show all text"));
     this.costs = el("div", "sgnb-costs");
     this.errors = el("div", "sgnb-error", { hidden: true });
     this.counted = el("div", "sgnb-cost sgnb-prompt-cost", { hidden: true });
-    this.body = el("div", "sgnb-body", {}, this.textNode, this.counted, this.more, this.costs, this.errors);
+    this.body = el("div", "sgnb-body", {}, this.said, this.textNode, this.counted, this.more, this.costs, this.errors);
     this.el.append(this.gutter, this.body);
     this.text = new RowText(this.textNode);
     this.open = view.outlook.texts.has(index);
@@ -52,6 +53,8 @@ export class RowView {
     this.el.dataset.role = label;
     this.el.dataset.state = row.state;
     if (row.line) this.el.dataset.line = String(row.line);
+    this.said.hidden = !row.said;
+    setText(this.said, row.said ?? "");
     this.drawText();
     this._promptLine();
     this._costLines();
