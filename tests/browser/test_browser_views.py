@@ -345,6 +345,23 @@ def test_find_reads_the_texts_it_does_not_know_and_a_selection_is_explained(brow
     page.close()
 
 
+def test_what_was_evicted_in_a_recording_has_its_text(browser: Browser) -> None:
+    page = open_view(browser, "tree")
+    gone = page.locator(".sgnb-view [role=treeitem]").filter(has_text=" ago for ")
+    gone.first.wait_for(state="attached")
+    assert "what it said" not in gone.first.inner_text(), "an engine has forgotten it"
+    page.evaluate(
+        """() => {
+          window.answers = {nodes: ({ids}) => ({nodes: Object.fromEntries(ids.map(id => [id, {
+            tokens: store.shown.evicted.find(node => node.id === id)?.length, text: `what it said: ${id}`}]))})};
+          store.replaying = {span: [0, store.live.time], file: "a.sgnb", end: true, trouble: ""};
+          store._tell("data");
+        }"""
+    )
+    gone.filter(has_text="what it said").first.wait_for(state="attached")
+    page.close()
+
+
 @pytest.mark.parametrize("kind", ["tree", "kv"])
 def test_a_packed_script_is_the_view(browser: Browser, kind: str) -> None:
     page = browser.new_page()

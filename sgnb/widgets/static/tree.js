@@ -300,7 +300,7 @@ export class TreeView extends View {
     const more = { path, keep, hits: this.hits, rid: selection?.kind === "request" ? selection.id : "", scale: this._scale, rowHeight: ROW, textOf: node => this.texts.of(node), next: new Map(state.next.map((id, index) => [id, index + 1])) };
     if (this.mode === "links") this._drawLinks(state, more, width, wanted);
     else this._drawIcicle(state, more, width, from, wanted);
-    this.texts.want(wanted);
+    this.texts.want(this.store.replaying ? [...wanted, ...this.gone] : wanted); // an engine has forgotten what is gone, a recording has not
     this._map.canvas.setAttribute("aria-label", this.sentence());
   }
 
