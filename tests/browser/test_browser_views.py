@@ -46,6 +46,10 @@ def test_views_are_live_and_share_playhead_and_selection(lab: Any, notebook: str
         lab.run_cell(index)
         lab.cell_done(index)
     page = lab.page
+    words = "() => globalThis[Symbol.for('sgnb.trans')]._n('%2 slot of %3', '%2 slots of %3', 2, 'two', 'it')"
+    assert page.evaluate(words) == "two slots of it", (
+        "the views' words go through JupyterLab's own translator"
+    )
     tree, kv = lab.cell(2).locator(".sgnb-view"), lab.cell(3).locator(".sgnb-view")
     tree.wait_for()
     assert tree.locator(".sgnb-empty").inner_text() == "Nothing has run yet."
