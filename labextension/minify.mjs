@@ -1,16 +1,16 @@
-// Makes the widgets' scripts small: node minify.mjs [FOLDER]. Minified, then packed (deflate): a saved notebook holds one copy of
-// the script a view, and a page unpacks it in a millisecond. Run by the build. sgnb/widgets/bundle.py says which there are,
-// and takes the small form from FOLDER (sgnb/labextension/widgets) while the modules are those that it was made of.
+// Makes the widgets' scripts small: node minify.mjs [FOLDER]. What two or more widgets need is the core, a script of its own that a
+// kernel and a page have once; a widget's script is the rest. Each is minified, then packed (deflate): a page unpacks it in a
+// millisecond (sgnb/widgets/static/loader.js). Run by the build; sgnb/widgets/bundle.py takes the small form from FOLDER
+// (sgnb/labextension/widgets) while the modules are those that it was made of.
 //
-// Names that begin with "_" are a module's own and are shortened. But the page has one store, made by the first widget's
-// script and used by all others: what other modules say of it (`store._speaker`) keeps its name. So does `_n`, which is
-// JupyterLab's (sgnb/widgets/static/trans.js).
+// Names that begin with "_" are a module's own and are shortened, in the core and in all widgets alike. But the page has one
+// store, made by the first widget's script and used by all others, also those of another sgnb: what other modules say of it
+// (`store._speaker`) keeps its name. So does `_n`, which is JupyterLab's (sgnb/widgets/static/trans.js).
 
-import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { deflateRawSync } from 'node:zlib';
 import { rspack } from '@rspack/core';
@@ -20,67 +20,100 @@ const here = dirname(fileURLToPath(import.meta.url));
 const out = process.argv[2] ?? join(here, '../sgnb/labextension/widgets');
 const statics = join(here, '../sgnb/widgets/static');
 const OWN = ['store.js', 'tape.js', 'fold.js', 'history.js'];
+const CORE = 'sgnb:core';
 
-const sources = Object.fromEntries(readdirSync(statics).filter(name => name.endsWith('.js')).map(name => [name, readFileSync(join(statics, name), 'utf8')]));
-const others = [...Object.entries(sources).filter(([name]) => !OWN.includes(name)).map(([, text]) => text), ...panelSources()].join('\n');
+const names = readdirSync(statics).filter(name => name.endsWith('.js')).sort();
+const sources = Object.fromEntries(names.map(name => [name, readFileSync(join(statics, name), 'utf8')]));
+const entries = names.filter(name => /^export default /m.test(sources[name]));
+const others = [...names.filter(name => !OWN.includes(name)).map(name => sources[name]), ...panelSources()].join('\n');
 const reserved = [...new Set(OWN.flatMap(name => sources[name].match(/\b_[A-Za-z]\w*/g)))].filter(
   name => new RegExp(`(?<!this)\\.${name}\\b`).test(others) || OWN.some(own => new RegExp(`["']${name}["']`).test(sources[own]))
 );
+const core = coreExports();
+const nameCache = { props: {} }; // a part of the core that a view extends has one short name in both
 
 function panelSources() {
   const folder = join(here, 'src');
   return readdirSync(folder).filter(name => name.endsWith('.ts')).map(name => readFileSync(join(folder, name), 'utf8'));
 }
 
-/** All modules of a widget in one scope, without what it does not use. */
-function bundle(name) {
+/** [names, module] of each import of a module. */
+function importsOf(name) {
+  return Array.from(sources[name].matchAll(/^import \{([^}]*)\} from "\.\/([a-z_]+\.js)";$/gm), ([, list, from]) => [
+    list.split(',').map(one => one.trim().split(' as ')[0]).filter(Boolean),
+    from
+  ]);
+}
+
+/** The modules of the core, those that two or more entries need; and of each the names that others take. */
+function coreExports() {
+  const users = new Map(); // module → how many entries
+  for (const entry of entries) {
+    const needed = new Set([entry]);
+    for (const name of needed) for (const [, from] of importsOf(name)) needed.add(from);
+    for (const name of needed) users.set(name, (users.get(name) ?? 0) + 1);
+  }
+  const shared = new Map([...users].filter(([, count]) => count > 1).map(([name]) => [name, new Set()]));
+  for (const name of users.keys()) {
+    if (!shared.has(name)) for (const [list, from] of importsOf(name)) for (const one of list) shared.get(from)?.add(one);
+  }
+  const all = [...shared.values()].flatMap(set => [...set]);
+  const double = all.find((one, index) => all.indexOf(one) !== index);
+  if (double) throw new Error(`two modules of the core export ${double}`);
+  return shared;
+}
+
+/** All modules of an entry in one scope, without what it does not use; those of the core stay outside a view. */
+async function bundle(entry, { whole }) {
   const folder = mkdtempSync(join(tmpdir(), 'sgnb-'));
   const compiler = rspack({
     mode: 'production',
     context: statics,
-    entry: join(statics, name),
+    entry: entry.startsWith('export') ? `data:text/javascript,${encodeURIComponent(entry)}` : join(statics, entry),
     devtool: false,
     experiments: { outputModule: true },
-    output: { path: folder, filename: name, module: true, library: { type: "modern-module" } },
+    externalsType: 'module',
+    externals: whole ? [] : [({ request }, done) => (core.has(basename(request)) ? done(null, CORE) : done())],
+    output: { path: folder, filename: 'made.js', module: true, library: { type: 'modern-module' } },
     optimization: { minimize: false, concatenateModules: true }
   });
-  return new Promise((resolve, reject) =>
+  const script = await new Promise((resolve, reject) =>
     compiler.run((error, stats) => {
       const failed = error ?? (stats.hasErrors() ? new Error(stats.toString('errors-only')) : null);
-      const script = failed ? '' : readFileSync(join(folder, name), 'utf8');
-      rmSync(folder, { recursive: true, force: true });
-      compiler.close(() => (failed ? reject(failed) : resolve(script)));
+      compiler.close(() => (failed ? reject(failed) : resolve(readFileSync(join(folder, 'made.js'), 'utf8'))));
     })
   );
+  rmSync(folder, { recursive: true, force: true });
+  return script;
 }
 
-/** A module that unpacks the other one and is in its place. */
-function packed(code) {
-  const data = deflateRawSync(code, { level: 9 }).toString('base64');
-  return [
-    `const packed = "${data}";`,
-    'const bytes = Uint8Array.from(atob(packed), char => char.charCodeAt(0));',
-    'const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));',
-    'const script = new Blob([await new Response(stream).arrayBuffer()], { type: "text/javascript" });',
-    'const place = URL.createObjectURL(script);',
-    'const { default: widget } = await import(place);',
-    'URL.revokeObjectURL(place);',
-    'export default widget;'
-  ].join('\n');
-}
-
-rmSync(out, { recursive: true, force: true });
-mkdirSync(out, { recursive: true });
-execFileSync(process.env.PYTHON ?? 'python3', ['-I', join(here, '../sgnb/widgets/bundle.py'), out], { stdio: 'inherit' });
-for (const name of readdirSync(out).filter(file => file.endsWith('.js'))) {
-  const joined = readFileSync(join(out, name), 'utf8');
-  const small = await minify(await bundle(name), {
+async function small(code) {
+  const made = await minify(code, {
     module: true,
     ecma: 2020,
     compress: { passes: 3, ecma: 2020, unsafe: true, unsafe_arrows: true, unsafe_methods: true, keep_fargs: false, pure_getters: true },
     mangle: { properties: { regex: /^_[A-Za-z]/, reserved: [...reserved, '_n'] } },
+    nameCache,
     format: { comments: false }
   });
-  const mark = createHash('sha256').update(joined).digest('hex');
-  writeFileSync(join(out, name), `// ${mark}\n${packed(small.code)}\n`);
+  delete nameCache.vars; // variables are each script's own
+  return made.code;
+}
+
+const packed = code => deflateRawSync(code, { level: 9 }).toString('base64');
+const hash = text => createHash('sha256').update(text).digest('hex');
+
+rmSync(out, { recursive: true, force: true });
+mkdirSync(out, { recursive: true });
+const mark = hash(names.map(name => `${name}\n${sources[name]}`).join(''));
+const write = (name, text) => writeFileSync(join(out, name), `// ${mark}\n${text}\n`);
+const shared = [...core].map(([name, list]) => `export { ${[...list].join(', ')} } from ${JSON.stringify(join(statics, name))};`);
+const coreScript = await small(await bundle(shared.join('\n'), { whole: true }));
+const loader = await small(await bundle('loader.js', { whole: true }));
+const coreName = hash(coreScript).slice(0, 16);
+write('core.packed', packed(coreScript));
+for (const entry of entries) {
+  const view = await small(await bundle(entry, { whole: false }));
+  const made = `export default $1("${coreName}", "${hash(view).slice(0, 16)}", packed);`;
+  write(entry, `const packed = "${packed(view)}";\n${loader.replace(/export\{(\w+) as loaderOf\};?$/, made)}`);
 }

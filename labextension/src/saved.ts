@@ -31,7 +31,8 @@ type OutputArea = Widget & {
 
 const RENDERER = '.jp-OutputArea-child > .lm-Panel.jp-OutputArea-output:not(.sgnb-Saved), .jp-OutputArea-child > .jupyter-widgets';
 const LOADING = /^Loading widget/;
-const ERROR = '.jupyter-widgets-error-widget';
+/** The manager's, and what a view's loader says when its script does not come (sgnb/widgets/static/loader.js). */
+const ERROR = '.jupyter-widgets-error-widget, .sgnb-unloaded';
 const WIDGET = 'application/vnd.jupyter.widget-view+json';
 /** A view that comes at once is not preceded by its table. */
 const PATIENCE_MS = 1000;

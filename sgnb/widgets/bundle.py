@@ -1,10 +1,12 @@
-"""One script out of our own modules: what anywidget gets, since a widget's script cannot import its neighbours.
+"""The scripts of the widgets, out of our own modules: anywidget takes one text, which cannot import its neighbours.
 
-Notebook process; called once per widget class by ``engine_widget`` and ``program_widget``. A package has them minified and
-packed too (``labextension/minify.mjs``, which runs this file as a script); those are taken while they are of the same
-modules. The modules in ``static/`` keep to a small form, checked here: imports stand first, as ``import { a, b as c } from
-"./x.js";``; exports are ``export function|class|const|async function NAME``, and one ``export default NAME;`` in an entry;
-no text spans lines. Comments on lines of their own and indentation are dropped. No network, no tools.
+Notebook process; called once per widget class by ``engine_widget`` and ``program_widget``, for the core by ``view_widget``.
+A package has them minified and packed (``labextension/minify.mjs``): what two or more widgets need is the core then, which
+a kernel sends once, and a widget's script is the rest (``static/loader.js`` puts them together in the page). Those are
+taken while they are of the same modules; else each script is joined here, and whole. The modules in ``static/`` keep to a
+small form, checked here: imports stand first, as ``import { a, b as c } from "./x.js";``; exports are ``export
+function|class|const|async function NAME``, and one ``export default NAME;`` in an entry; no text spans lines. Comments on
+lines of their own and indentation are dropped. No network, no tools.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import functools
 import hashlib
 import pathlib
 import re
-import sys
 
 STATIC = pathlib.Path(__file__).parent / "static"
 MINIFIED = pathlib.Path(__file__).parents[1] / "labextension" / "widgets"
@@ -28,20 +29,32 @@ class BundleError(ValueError):
 
 def script_of(entry: str) -> str:
     """The script of a widget: small, as packaged, if that was made of the modules as they are, else joined."""
-    joined = join_modules(entry)
+    return _packaged(MINIFIED).get(entry) or join_modules(entry)
+
+
+def packed_core() -> str:
+    """The core that packaged scripts need, packed; empty when scripts are joined ones, which need none."""
+    return _packaged(MINIFIED).get("core.packed", "")
+
+
+@functools.cache
+def _packaged(folder: pathlib.Path) -> dict[str, str]:
+    """The packaged files by name, read at once since they go together; none where they are of other modules than ours."""
     try:
-        small = (MINIFIED / entry).read_text(encoding="utf-8")
+        files = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     except OSError:  # a source tree whose side panel was not built
-        return joined
-    mark = hashlib.sha256(joined.encode()).hexdigest()
-    return small if small.startswith(f"// {mark}\n") else joined
+        return {}
+    mark = f"// {_mark()}\n"
+    whole = all(text.startswith(mark) for text in files.values())
+    return {name: text.removeprefix(mark).rstrip("\n") for name, text in files.items()} if whole else {}
 
 
-def write_joined(folder: pathlib.Path) -> None:
-    """Write the joined script of every widget into ``folder``, for the minifier."""
-    for entry in sorted(STATIC.glob("*.js")):
-        if _DEFAULT.search(entry.read_text(encoding="utf-8")):
-            (folder / entry.name).write_text(join_modules(entry.name), encoding="utf-8")
+def _mark() -> str:
+    """Names the modules as they are; ``minify.mjs`` counts the same."""
+    digest = hashlib.sha256()
+    for path in sorted(STATIC.glob("*.js")):
+        digest.update(f"{path.name}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 @functools.cache
@@ -103,7 +116,3 @@ def _wrap(name: str, used: set[str]) -> str:
         raise BundleError(f"{name} does not export {', '.join(sorted(missing))}")
     names = ", ".join(one for one in exported if one in used)
     return f"const {_variable(name)} = (() => {{\n{_body(name)[0]}\nreturn {{ {names} }};\n}})();"
-
-
-if __name__ == "__main__":
-    write_joined(pathlib.Path(sys.argv[1]))

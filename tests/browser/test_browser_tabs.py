@@ -1,6 +1,6 @@
 """Two tabs, reloads in mid-stream, a lost line, a restarted kernel, another base URL: what was seen is seen again.
 
-Rows F71, F74, B168, B169, B170, B175, B181 of the fault lists.
+Rows F71, F74, F75, B168, B169, B170, B175, B181 of the fault lists.
 """
 
 from __future__ import annotations
@@ -112,6 +112,26 @@ def test_F71_B175_two_tabs_and_reloads_in_mid_stream_show_what_the_kernel_has(
     other.check_clean()
     context.close()
     lab.check_clean()
+
+
+@pytest.mark.widget
+def test_F75_where_the_script_cannot_be_loaded_the_table_streams(lab: Any, lab_server: Any) -> None:
+    """An old browser unpacks no script. The panel shows the table that comes with the view and has it renewed."""
+    name = write(lab_server, "broken.ipynb", tokens=60)
+    lab.open(name)
+    lab.page.evaluate("() => { delete window.DecompressionStream; }")
+    for index in (0, 1):
+        lab.run_cell(index)
+        lab.cell_done(index)
+    lab.run_cell(2)
+    lab.cell(2).locator("table", has_text="Running · 25 of 56 prompt tokens reused").wait_for()
+    lab.cell_done(2)
+    lab.cell(2).locator("table", has_text="Finished in").wait_for()
+    lab.run_cell(4)
+    lab.cell_done(4)
+    lab.cell(4).get_by_text("The script of the live view could not be loaded. This is its table.").wait_for()
+    lab.cell(4).locator(".sgnb-Saved table", has_text="KV map").wait_for()
+    assert lab.cell(4).get_by_text("Run the cell again").locator("visible=true").count() == 0
 
 
 @pytest.mark.widget

@@ -91,6 +91,25 @@ def show(kernel: Kernel, kind: str) -> Page:
     return Page(kernel, kernel.ok(f"%sgl view {kind}").of("display_data"))
 
 
+def test_the_core_is_sent_once_and_before_the_first_view(engine_kernel: Kernel) -> None:
+    """A page can put the first view together when it comes, whatever it is. Of a core that was closed there is a new one."""
+    kernel = engine_kernel
+    cells = ("%%sgl\ns += 'abc' + gen('x', max_tokens=3)", "%sgl view tree", "%sgl view graph")
+    opened = [
+        (content["comm_id"], content["data"]["state"])
+        for cell in cells
+        for content in kernel.ok(cell).of("comm_open")
+    ]
+    ((core, state),) = [one for one in opened if "packed" in one[1]]
+    views = [state for _, state in opened if "_esm" in state]
+    assert [view["core"] for view in views] == [f"IPY_MODEL_{core}"] * 3
+    assert next(index for index, one in enumerate(opened) if "_esm" in one[1]) > opened.index((core, state))
+    assert sum(one[1]["_model_name"] == "LayoutModel" for one in opened) == 1, "and one layout"
+    kernel.ok("from ipywidgets import Widget\nWidget.close_all()")
+    again = [content["data"]["state"] for content in kernel.ok(cells[1]).of("comm_open")]
+    assert sum("packed" in state for state in again) == 1
+
+
 def test_nothing_is_subscribed_while_nothing_is_shown(engine_kernel: Kernel) -> None:
     kernel = engine_kernel
     page = show(kernel, "kv")

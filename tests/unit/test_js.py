@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 import shutil
 import subprocess
-import sys
 import zlib
 from pathlib import Path
 
 import pytest
 
 from sgnb.widgets import bundle
-from sgnb.widgets.bundle import BundleError, join_modules, script_of
+from sgnb.widgets.bundle import BundleError, join_modules, packed_core, script_of
 
 ROOT = Path(__file__).parents[2]
 MOST = {"widget_timeline.js": 90_000}
-"""Bytes a widget's script may have, minified and packed; the others 60 000."""
-UNPACKED = {
-    "program.js": 76_500,
-    "widget_timeline.js": 96_000,
-    "widget_tree.js": 74_500,
-    "widget_kv.js": 69_500,
-}
-"""Bytes that a page unpacks; the others 60 000."""
+"""Bytes of a minified script at most; of the others, and of the core, 60 000. What is sent is packed: about half."""
 COUNTS = ("widget_kv.js", "widget_timeline.js", "widget_tree.js")
 """Widgets whose words have plurals."""
 TESTS = sorted((Path(__file__).parents[1] / "js").glob("test_*.mjs"))
@@ -52,10 +43,9 @@ def test_widgets_are_one_script(kind: str, tmp_path: Path) -> None:
 
 
 def unpacked(small: str) -> bytes:
-    """The script inside a packed one. Node imports no ``blob:``; browsers do, see tests/browser."""
+    """The script inside a packed one, or the core. Node imports no ``blob:``; browsers do, see tests/browser."""
     found = re.search(r'^const packed = "([^"]+)";$', small, re.MULTILINE)
-    assert found is not None
-    return zlib.decompress(base64.b64decode(found[1]), -15)
+    return zlib.decompress(base64.b64decode(found[1] if found else small), -15)
 
 
 def test_modules_in_another_form_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,32 +63,66 @@ def test_modules_in_another_form_are_refused(tmp_path: Path, monkeypatch: pytest
     join_modules.cache_clear()
 
 
+def node_says(ask: str, *arguments: Path) -> str:
+    done = subprocess.run(
+        ["node", "--input-type=module", "-e", ask, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
 def test_minified_widgets_are_small_and_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     node = shutil.which("node")
     assert node
-    environment = {**os.environ, "PYTHON": sys.executable}
-    script = str(ROOT / "labextension" / "minify.mjs")
-    made = subprocess.run(
-        [node, script, str(tmp_path)], capture_output=True, text=True, timeout=200, env=environment
+    made = tmp_path / "made"
+    done = subprocess.run(
+        [node, str(ROOT / "labextension" / "minify.mjs"), str(made)],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
-    assert made.returncode == 0, f"{made.stderr[-2000:]}\n`npm ci` in labextension/ installs what it needs"
-    entries = sorted(path.name for path in tmp_path.iterdir())
-    assert entries == ["program.js", *(f"widget_{kind}.js" for kind in ("graph", "kv", "timeline", "tree"))]
-    monkeypatch.setattr(bundle, "MINIFIED", tmp_path)
+    assert done.returncode == 0, f"{done.stderr[-2000:]}\n`npm ci` in labextension/ installs what it needs"
+    entries = ["program.js", *(f"widget_{kind}.js" for kind in ("graph", "kv", "timeline", "tree"))]
+    assert sorted(path.name for path in made.iterdir()) == ["core.packed", *entries]
+    assert bundle._packaged(tmp_path) == {} and bundle._packaged(tmp_path / "none") == {}
+    monkeypatch.setattr(bundle, "MINIFIED", made)
+    core = tmp_path / "core.mjs"
+    core.write_bytes(unpacked(packed_core()))
+    assert core.stat().st_size <= 60_000
     for entry in entries:
         small = script_of(entry)
-        assert len(small.encode()) <= MOST.get(entry, 60_000), entry
-        assert small != join_modules(entry)
         inner = unpacked(small)
-        assert len(inner) <= UNPACKED.get(entry, 60_000), entry
+        loader = re.sub(r"^const packed = .*\n", "", small, flags=re.MULTILINE)
+        assert len(inner) + len(loader.encode()) <= MOST.get(entry, 60_000), entry
         if entry in COUNTS:
             assert b"._n(" in inner, "what JupyterLab's translations are called is not shortened"
-        (tmp_path / "widget.mjs").write_bytes(inner)
+        view = tmp_path / "view.mjs"
+        view.write_bytes(inner)
+        assert b'from"sgnb:core"' in inner
+        view.write_bytes(inner.replace(b"sgnb:core", core.as_uri().encode()))
         ask = "import(process.argv[1]).then(m => console.log(typeof m.default.render))"
-        done = subprocess.run(
-            [node, "-e", ask, str(tmp_path / "widget.mjs")], capture_output=True, text=True, timeout=60
-        )
-        assert done.stdout.strip() == "function", done.stderr
-    # Of other modules than these: the joined form.
+        assert node_says(ask, view) == "function"
+        outer = tmp_path / "outer.mjs"
+        outer.write_text(small)
+        ask = "import(process.argv[1]).then(m => console.log(Object.keys(m.default).join()))"
+        assert node_says(ask, outer) == "initialize,render"
+
+
+def test_scripts_that_are_packed_for_other_modules_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packed ones go together: no view is taken without the core that it was made with."""
+    monkeypatch.setattr(bundle, "MINIFIED", tmp_path)
+    (tmp_path / "core.packed").write_text(f"// {bundle._mark()}\nQQ==\n")
     (tmp_path / "program.js").write_text("// 0\nexport default {};\n")
-    assert script_of("program.js") == join_modules("program.js")
+    assert script_of("program.js") == join_modules("program.js") and packed_core() == ""
+    (tmp_path / "program.js").write_text(f"// {bundle._mark()}\nexport default {{}};\n")
+    bundle._packaged.cache_clear()
+    assert script_of("program.js") == "export default {};" and packed_core() == "QQ=="
+    monkeypatch.setattr(bundle, "STATIC", tmp_path)  # the modules have changed
+    bundle._packaged.cache_clear()
+    assert packed_core() == ""
+    bundle._packaged.cache_clear()
