@@ -242,8 +242,9 @@ def open_program(
     height: int = 900,
     shade: str = "none",
     ends: dict[str, list[int]] | None = None,
+    before: str = "",
 ) -> Page:
-    """A page that shows the snapshot."""
+    """A page that shows the snapshot; ``before``: a script that runs before the view's."""
     page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
     page.errors = []  # type: ignore[attr-defined]
     page.requests = []  # type: ignore[attr-defined]
@@ -258,6 +259,8 @@ def open_program(
         f"{(STATIC / 'program.css').read_text()}</style>"
         f'<body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
     )
+    if before:
+        page.add_script_tag(content=before)
     page.add_script_tag(
         content=f"{script}\n{KERNEL.replace('SNAPSHOT', json.dumps(snapshot))}"
         f"\nwindow.ends = {json.dumps(ends or {})};",

@@ -86,8 +86,10 @@ def open_view(
     scenario: str = "cast()",
     height: int = 900,
     data: dict[str, Any] | None = None,
+    before: str = "",
 ) -> Page:
-    """A page that shows the view on the scenario's last moment; ready when it has been drawn. ``data``: of a graph."""
+    """A page that shows the view on the scenario's last moment; ready when it has been drawn. ``data``: of a graph;
+    ``before``: a script that runs before the view's."""
     page = browser.new_page(viewport={"width": width, "height": height}, reduced_motion="reduce")
     page.set_default_timeout(20_000)
     page.errors = []  # type: ignore[attr-defined]
@@ -105,6 +107,8 @@ def open_view(
         f'{css}</style><body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
     )
     page.evaluate("data => { window.viewData = data; }", data or {})
+    if before:
+        page.add_script_tag(content=before)
     kernel = (
         (ROOT / "tests/js/fake_kernel.js")
         .read_text()

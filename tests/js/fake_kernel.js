@@ -4,6 +4,7 @@
 const script = SCENARIO;
 window.said = [];
 const answer = (verb, args) => {
+  if (window.answers?.[verb]) return window.answers[verb](args);
   if (verb === "nodes") {
     const known = args.ids.filter(id => script.nodes.has(id));
     const about = id => ({ tokens: script.nodes.get(id).length, text: script.texts[id], locked_by: [] });
@@ -11,7 +12,6 @@ const answer = (verb, args) => {
   }
   if (verb === "prompt") return script.partings[args.rid] ?? {same: "", prompt: "", cached: "", cached_node: 0};
   if (verb === "holders") return {sessions: [{sid: "c1.s7", tokens: 510, cached: 510, node: 2, active: "", text: "system You review"}]};
-  if (window.answers?.[verb]) return window.answers[verb](args);
   return {};
 };
 const listeners = [];
