@@ -184,19 +184,27 @@ function addEngineCommands({ app, model, trans, openLog }: ICommandParts, add: A
   app.commands.addCommand(CommandIDs.attach, {
     label: args => trans.__('Attach to %1', String(args.label ?? args.name ?? '')),
     execute: args => model.send('attach', { name: String(args.name ?? '') }),
-    describedBy: { args: { type: 'object', properties: { name: text('The name of the engine') } } }
+    describedBy: { args: { type: 'object', properties: { name: text(trans.__('The name of the engine')) } } }
   });
   app.commands.addCommand(CommandIDs.abort, {
     label: args => trans.__('Abort %1', String(args.name ?? '')),
     execute: args => model.send('abort', { rids: (args.rids as string[]) ?? [], name: String(args.name ?? '') }),
     describedBy: {
-      args: { type: 'object', properties: { rids: { type: 'array' }, name: text('What people call the request') } }
+      args: {
+        type: 'object',
+        properties: { rids: { type: 'array' }, name: text(trans.__('What people call the request')) }
+      }
     }
   });
   app.commands.addCommand(CommandIDs.set, {
     label: args => trans.__('Set %1 to %2', String(args.name ?? ''), String(args.value ?? '')),
     execute: args => model.send('set', { knobs: { [String(args.name)]: String(args.value) } }),
-    describedBy: { args: { type: 'object', properties: { name: text('A live knob'), value: text('Its value') } } }
+    describedBy: {
+      args: {
+        type: 'object',
+        properties: { name: text(trans.__('A live knob')), value: text(trans.__('Its value')) }
+      }
+    }
   });
 }
 
@@ -205,7 +213,9 @@ function addRecordingCommands({ app, model, player, trans, openRecording }: ICom
   app.commands.addCommand(CommandIDs.openRecording, {
     label: trans.__('Open recording…'),
     execute: args => openRecording(typeof args.path === 'string' ? args.path : undefined),
-    describedBy: { args: { type: 'object', properties: { path: { type: 'string', description: 'A .sgnb file' } } } }
+    describedBy: {
+      args: { type: 'object', properties: { path: { type: 'string', description: trans.__('A .sgnb file') } } }
+    }
   });
   add(CommandIDs.closeRecording, trans.__('Close recording'), () => player.close(), replay);
   add(

@@ -30,11 +30,11 @@ export function formatClock(millis: number): string {
     .join(':');
 }
 
-/** Bytes done of bytes in all, in one unit: `0.71 of 1.19 GB`. */
-export function formatBytesOf(done: number, total: number): string {
+/** Bytes done and bytes in all, in one unit: `0.71` and `1.19 GB`. */
+export function formatBytesOf(done: number, total: number): [string, string] {
   const [unit, size] = total >= 1e9 ? ['GB', 1e9] : ['MB', 1e6];
   const digits = unit === 'GB' ? 2 : 0;
-  return `${(done / (size as number)).toFixed(digits)} of ${(total / (size as number)).toFixed(digits)} ${unit}`;
+  return [(done / (size as number)).toFixed(digits), `${(total / (size as number)).toFixed(digits)} ${unit}`];
 }
 
 /** A line of the engine's log without date, process and everyday level: `17:16:38 client 1 came`. */

@@ -44,7 +44,7 @@ function stepWords(name: string, step: IStep | undefined, current: boolean, tran
       return trans.__('tokenizer');
     case 'weights':
       return current && step && step.total > 1e6
-        ? trans.__('weights, %1', formatBytesOf(step.done, step.total))
+        ? trans.__('weights, %1 of %2', ...formatBytesOf(step.done, step.total))
         : trans.__('weights');
     case 'kv':
       return trans.__('KV slots');
