@@ -1,8 +1,8 @@
 """Every word of the views goes through their ``trans``: in a pseudo-locale none is outside of its brackets (``pseudo.js``).
 
-All data is in Greek letters there, so that a word in Latin ones is the view's own. Words that come from the kernel ready-made
-are data too: they are English in every language (CONTRIBUTING.md). ``tests/js/test_words.mjs`` reads the sources for words
-that no scene here shows.
+All data is in Greek letters there, so that a word in Latin ones is the view's own. What the kernel says ready-made is data
+too: it is English in every language (CONTRIBUTING.md). ``tests/js/test_words.mjs`` reads the sources for words that no
+scene here shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from program_page import Script, ends_of, messages_of, open_program, review
 from test_browser_axe import two
 from view_page import open_view
 
-import sgnb
 from sgnb.errors import RequestError
 from sgnb.runtime import events as ev
 from sgnb.runtime.explain import explain_data
@@ -44,7 +43,9 @@ def scenes(page: Page, view: str, steps: dict[str, str], *data: str) -> None:
     page.evaluate("() => window.hear(document.querySelector('.sgnb-view').sgnbView.region)")
     look(page, f"{view}: at first", *data)
     for scene, script in steps.items():
-        page.evaluate(f"async () => {{ const view = document.querySelector('.sgnb-view').sgnbView; {script} }}")
+        page.evaluate(
+            f"async () => {{ const view = document.querySelector('.sgnb-view').sgnbView; {script} }}"
+        )
         look(page, f"{view}: {scene}", *data)
     assert page.errors == []  # type: ignore[attr-defined]
     page.close()
@@ -58,7 +59,8 @@ def hover(canvas: str, places: str) -> str:
       for (const [x, y] of {places}) {{
         canvas.dispatchEvent(new PointerEvent('pointermove', {{clientX: box.left + x, clientY: box.top + y}}));
         await new Promise(done => setTimeout(done, 90));
-        document.querySelectorAll('.sgnb-tooltip div').forEach(line => document.querySelector('#place').append(line.cloneNode(true)));
+        for (const line of document.querySelectorAll('.sgnb-tooltip div'))
+          document.querySelector('#place').append(line.cloneNode(true)); // it stays for the look
       }}
     """
 
@@ -90,7 +92,9 @@ def test_words_of_the_tree(browser: Browser) -> None:
         "one that waited": CHOOSE % "c1.r21",
         "a node": "store.select({kind: 'node', id: [...store.live.nodes.keys()][3]});",
         "a node that went": "store.select({kind: 'node', id: store.live.evicted.at(-1).id});",
-        "under the pointer": hover(".sgnb-tree-canvas", "Array.from({length: 8}, (_, i) => [20 + 130 * i, 30 + 45 * i])"),
+        "under the pointer": hover(
+            ".sgnb-tree-canvas", "Array.from({length: 8}, (_, i) => [20 + 130 * i, 30 + 45 * i])"
+        ),
         "folds under the pointer": "const place = view._places.find(({block}) => block.kind === 'fold');"
         + hover(".sgnb-tree-canvas", "[[place.x + 5, place.y + 5]]"),
         "a flight under the pointer": "const place = view._places.find(({block}) => block.kind === 'flight');"
@@ -142,21 +146,25 @@ def test_words_of_the_timeline(browser: Browser) -> None:
         "all": "view.look(view.index.steps[0].from, view.latest);",
         "the newest": "view.zoom(0);",
         "recording": "view.acts.update();",
-        "a step with decisions": "store.select({kind: 'step', id: view.index.steps.findLast(s => s.event.notes?.length > 1).step});",
+        "a step with decisions": "const told = view.index.steps.findLast(step => step.event.notes?.length > 1);"
+        "store.select({kind: 'step', id: told.step});",
         "a step of one row": "store.select({kind: 'step', id: view.index.steps[3].step});",
-        **{
-            f"request {name}": CHOOSE % f"c1.{name}" for name in ("t0", "a2", "w", "x", "s", "r", "a1")
-        },
+        **{f"request {name}": CHOOSE % f"c1.{name}" for name in ("t0", "a2", "w", "x", "s", "r", "a1")},
         "a request that runs": "store.goToStep(view.index.steps.at(-12).step);",
-        "steps under the pointer": "store.goLive();" + hover(".sgnb-time-top", "[[300, 38], [500, 60], [700, 60]]"),
-        "lanes under the pointer": hover(".sgnb-time-lanes", "[[400, 10], [500, 33], [600, 55], [700, 77], [800, 120]]"),
+        "steps under the pointer": "store.goLive();"
+        + hover(".sgnb-time-top", "[[300, 38], [500, 60], [700, 60]]"),
+        "lanes under the pointer": hover(
+            ".sgnb-time-lanes", "[[400, 10], [500, 33], [600, 55], [700, 77], [800, 120]]"
+        ),
         "as a table": "view.switch.choose('table'); view.look(view.index.steps[0].from, view.latest);",
         "as a chart": "view.switch.choose('lanes'); view.zoom(0);",
         "export": form % 1,
         "exported": go,
         "compare": form % 2,
         "compared": go,
-        "nothing to compare": form % 2 + "document.querySelectorAll('.sgnb-time-form input[type=checkbox]').forEach(box => (box.checked = false));" + go,
+        "nothing to compare": form % 2
+        + "document.querySelectorAll('.sgnb-time-form input[type=checkbox]').forEach(box => (box.checked = false));"
+        + go,
         "record": "window.answers.record = () => ({recording: false, file: ''}); view.acts.update = () => {};"
         "document.querySelector('.sgnb-time-act-row button').click(); await new Promise(done => setTimeout(done, 50));"
         "document.querySelector('.sgnb-time-act-row button').click();",
@@ -195,7 +203,9 @@ def open_greek(browser: Browser, script: Script, **more: Any) -> Page:
     """A program view on the run, its words and texts in Greek letters; the kernel's answers too."""
     told = messages_of(script)
     page = open_program(browser, greek(browser, told.snapshot()), ends=ends_of(told), before=PSEUDO, **more)
-    page.evaluate("() => { const plain = window.tokenAnswer; window.tokenAnswer = asked => greek(plain(asked)); }")
+    page.evaluate(
+        "() => { const plain = window.tokenAnswer; window.tokenAnswer = asked => greek(plain(asked)); }"
+    )
     return page
 
 
