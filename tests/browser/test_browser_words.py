@@ -27,6 +27,8 @@ SETTLED = """() => {
 """What is words is drawn after the pictures, in the same frame when the view itself has changed."""
 POLICIES = ["lpm", "fcfs", "dfs-weight", "lof", "priority", "random"]
 """Names of settings: what one writes in a program is the same in every language."""
+CALLS = ["select", "join"]
+"""What a row is called after: calls of the language."""
 REASONS = ["stop", "length", "abort"]
 """Why a request ended, as the API says it."""
 
@@ -214,24 +216,24 @@ def test_words_of_a_program(browser: Browser) -> None:
         page = open_greek(browser, review(arms=arms, finished=finished))
         page.evaluate("() => window.hear(document.querySelector('.sgnb-program').sgnbProgram.region)")
         scene = f"program: {arms} branches, {finished=}"
-        look(page, scene, "select")
+        look(page, scene, *CALLS)
         for shade in ("probability", "cached", "forced"):
             page.locator(f'[role="radio"][data-value="{shade}"]').evaluate("node => node.click()")
-            look(page, f"{scene}, {shade}", "select")
+            look(page, f"{scene}, {shade}", *CALLS)
         if finished:
             for text in (page.locator(".sgnb-model").last, page.locator(".sgnb-prompt").first):
                 text.focus()
                 page.keyboard.press("ArrowRight")
                 page.keyboard.press("Enter")
                 page.locator(".sgnb-inspector:visible").wait_for()
-                look(page, f"{scene}, a token", "select")
+                look(page, f"{scene}, a token", *CALLS)
                 page.keyboard.press("Escape")
         page.locator(".sgnb-rows").focus()
         page.keyboard.press("?")
-        look(page, f"{scene}, keys", "select")
+        look(page, f"{scene}, keys", *CALLS)
         page.keyboard.press("Escape")
         page.evaluate("() => { window.past = null; window.scrub(true); }")
-        look(page, f"{scene}, at an earlier step", "select")
+        look(page, f"{scene}, at an earlier step", *CALLS)
         assert page.errors == []  # type: ignore[attr-defined]
         page.close()
 
@@ -243,10 +245,10 @@ def test_words_of_a_program_that_failed(browser: Browser) -> None:
     script.log.append(ev.StateFailed(1, error))
     script.finish("failed", error)
     page = open_greek(browser, script, shade="probability")
-    look(page, "program: failed, without probabilities", "select")
+    look(page, "program: failed, without probabilities", *CALLS)
     page.evaluate("() => { document.querySelector('.sgnb-program').sgnbProgram.showIn('tree', null); }")
     page.evaluate("() => { document.querySelector('.sgnb-program').sgnbProgram.pressStop(); }")
-    look(page, "program: stopping", "select")
+    look(page, "program: stopping", *CALLS)
     page.close()
 
 
