@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sgnb
-from sgnb import magic_options, panel_edit
+from sgnb import edit_lines, magic_options, panel_edit
 from sgnb.edit_checks import sure_states
 from sgnb.errors import SgnbError, a_type_of
 from sgnb.lang.frontend.cells import CellSource, parse_cell
@@ -40,8 +40,10 @@ def about(source: str, line: int, col: int, names: Mapping[str, Any]) -> dict[st
     and ``end_col`` of the word. None where nothing is to be said; ``{"unread": True}`` for a text that cannot be parsed.
     """
     lines = source.split("\n")
-    if not panel_edit.is_cell(source) or not 1 <= line <= len(lines):
+    if len(source) > panel_edit.MAX_SOURCE or not 1 <= line <= len(lines):
         return None
+    if not panel_edit.is_cell(source):
+        return edit_lines.about(source, line, col)
     if lines[line - 1].lstrip().startswith("%%sgl"):
         return _option(lines[line - 1], line, col)
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sgnb import completion, inspection, knob_words, magic_options, panel, views
 from sgnb.cell import cell_number
+from sgnb.config import DEFAULT_MODEL
 from sgnb.controls import Controls
 from sgnb.knobs import KNOBS, LIVE
 from sgnb.magics import SglMagics
@@ -32,7 +33,7 @@ def load(shell: Any) -> None:
     shell.register_magics(SglMagics(shell, controls))
     options = [flag for action in magic_options.cell_parser()._actions for flag in action.option_strings]
     commands: dict[str, list[str]] = {name: [] for name in magic_options.COMMANDS} | {
-        "launch": [*magic_options.engine_flags()],
+        "launch": [DEFAULT_MODEL, *magic_options.engine_flags()],
         "stop": ["--yes"],
         "set": [*LIVE],
         "states": ["release"],

@@ -201,14 +201,23 @@ def is_switch(name: str) -> bool:
     return isinstance(defaults[name], bool)
 
 
-def parse_record(given: Sequence[str]) -> argparse.Namespace:
-    """``action`` (start, stop, or None: what is recorded now), ``file``, ``text``, ``seconds``; UsageError on a mistake."""
+def record_parser() -> LineParser:
+    """Options of ``%sgl record``."""
     parser = LineParser(prog="%sgl record", add_help=False, allow_abbrev=False)
     parser.add_argument("action", nargs="?", choices=("start", "stop"))
     parser.add_argument("file", nargs="?", metavar="FILE")
-    parser.add_argument("--no-text", dest="text", action="store_false")
-    parser.add_argument("--seconds", type=float)
-    options = parser.parse_args(list(given))
+    parser.add_argument(
+        "--no-text", dest="text", action="store_false", help="leave texts out: lengths and figures alone"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="N", help="end the recording by itself after so long"
+    )
+    return parser
+
+
+def parse_record(given: Sequence[str]) -> argparse.Namespace:
+    """``action`` (start, stop, or None: what is recorded now), ``file``, ``text``, ``seconds``; UsageError on a mistake."""
+    options = record_parser().parse_args(list(given))
     if options.action == "start" and options.file is None:
         raise UsageError("%sgl record start takes a file name, for example: %sgl record start run.sgnb")
     if options.action != "start" and (not options.text or options.seconds is not None):

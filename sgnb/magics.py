@@ -8,7 +8,6 @@ for the first display.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -16,16 +15,14 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class, no_
 from IPython.display import display
 
 from sgnb import controls as control
-from sgnb import debug_table, knob_words, magic_options, panel_edit, panel_state, views
+from sgnb import debug_table, knob_words, magic_lines, magic_options, panel_edit, panel_state, views
 from sgnb.backends.base import Backend, get_default_backend
-from sgnb.cell import CellOptions, CellRun, named_state
+from sgnb.cell import CellOptions, CellRun
 from sgnb.config import DEFAULT_MODEL
 from sgnb.errors import EngineError
 from sgnb.interrupts import InterruptGate, StoppedByUser
 from sgnb.recording import with_suffix
 from sgnb.runtime.explain import explain
-from sgnb.runtime.function import SglFunction
-from sgnb.runtime.run import Run
 from sgnb.runtime.saved import release_states, states
 from sgnb.runtime.state import State
 from sgnb.tap import Tap
@@ -82,26 +79,19 @@ class SglMagics(Magics):
             %sgl launch smollm2-135m-instruct --name main --max-total-tokens 16384
         """
         __tracebackhide__ = True
-        given = magic_options.split_line(line)
-        if not given:
-            raise UsageError(magic_options.LINE_USAGE)
-        command, rest = given[0], given[1:]
-        known: dict[str, Callable[[list[str]], None]] = {
-            name: getattr(self, f"_{name}") for name in magic_options.COMMANDS
-        }
-        if command in ("-h", "--help", "help"):
+        command, given = magic_lines.parse(line)
+        if command == "help":
             print("\n".join(f"%sgl {name} {text}" for name, text in magic_options.COMMANDS.items()))
-            return
-        if command not in known:
-            raise UsageError(f"%sgl: unknown command {command!r}; {magic_options.LINE_USAGE}")
-        known[command](rest)
+        elif given is None:
+            getattr(self, f"_{command}")()
+        else:
+            getattr(self, f"_{command}")(given)
 
-    def _launch(self, rest: list[str]) -> None:
-        model, args = magic_options.parse_launch(rest)
+    def _launch(self, given: tuple[str | None, dict[str, Any]]) -> None:
+        model, args = given
         self._await(self._controls.launch(model, **args))
 
-    def _restart(self, rest: list[str]) -> None:
-        _no_arguments("restart", rest)
+    def _restart(self) -> None:
         self._await(self._controls.restart())
 
     def _await(self, engine: Any) -> None:
@@ -125,13 +115,10 @@ class SglMagics(Magics):
         took = "" if quiet or not waits else f" after {words.duration(time.monotonic() - began)}"
         print(f"Engine {engine.name} is ready{took}: {control.describe(engine)}")
 
-    def _stop(self, rest: list[str]) -> None:
-        unknown = [word for word in rest if word not in ("--yes", "-y")]
-        if unknown:
-            raise UsageError(f"%sgl stop: unrecognized arguments: {' '.join(unknown)}")
+    def _stop(self, for_all: bool) -> None:
         engine = self._controls.require()
         others = others_attached(engine)
-        if others and not rest:
+        if others and not for_all:
             noun = "notebook uses" if others == 1 else "notebooks use"
             raise EngineError(
                 f"{others} other {noun} engine {engine.name}.",
@@ -139,8 +126,7 @@ class SglMagics(Magics):
             )
         print(self._controls.stop())
 
-    def _status(self, rest: list[str]) -> None:
-        _no_arguments("status", rest)
+    def _status(self) -> None:
         engine = self._controls.current()
         if engine is None:
             print("No engine is running. Start one with %sgl launch.")
@@ -158,24 +144,17 @@ class SglMagics(Magics):
                 print(f"  {name:<10} {value}")
             print("\n".join(knob_words.status_lines(stats)))
 
-    def _log(self, rest: list[str]) -> None:
-        if len(rest) > 1 or not all(word.isdecimal() for word in rest):
-            raise UsageError("%sgl log takes a number of lines, for example: %sgl log 50")
-        lines = self._controls.require().log(int(rest[0]) if rest else LOG_LINES)
+    def _log(self, number: int = LOG_LINES) -> None:
+        lines = self._controls.require().log(number)
         print("\n".join(words.visible(line) for line in lines) or "The log is empty.")
 
-    def _stacks(self, rest: list[str]) -> None:
-        _no_arguments("stacks", rest)
+    def _stacks(self) -> None:
         print(words.visible(self._controls.require().stacks()))
 
-    def _attach(self, rest: list[str]) -> None:
-        if len(rest) != 1:
-            raise UsageError("%sgl attach takes one name; %sgl engines lists them")
-        engine = self._controls.attach(rest[0])
-        self._await(engine)
+    def _attach(self, name: str) -> None:
+        self._await(self._controls.attach(name))
 
-    def _engines(self, rest: list[str]) -> None:
-        _no_arguments("engines", rest)
+    def _engines(self) -> None:
         records = self._controls.records()
         current = self._controls.current()
         if not records:
@@ -186,39 +165,33 @@ class SglMagics(Magics):
                 f"{mark} {record.name:<12} {record.state:<9} {words.visible(record.model)}  pid {record.pid}"
             )
 
-    def _set(self, rest: list[str]) -> None:
-        if rest:
-            print(self._controls.set_knobs(knob_words.parse_set(rest)))
+    def _set(self, values: dict[str, Any]) -> None:
+        if values:
+            print(self._controls.set_knobs(values))
         else:
             print("\n".join(knob_words.knob_lines(self._controls.require().knobs())))
 
-    def _pause(self, rest: list[str]) -> None:
-        _no_arguments("pause", rest)
+    def _pause(self) -> None:
         print(self._controls.pause())
 
-    def _step(self, rest: list[str]) -> None:
-        if len(rest) > 1 or not all(word.isdecimal() for word in rest):
-            raise UsageError("%sgl step takes a number of steps, for example: %sgl step 5")
-        print(self._controls.step(int(rest[0]) if rest else 1))
+    def _step(self, number: int = 1) -> None:
+        print(self._controls.step(number))
 
-    def _resume(self, rest: list[str]) -> None:
-        _no_arguments("resume", rest)
+    def _resume(self) -> None:
         print(self._controls.resume())
 
-    def _flush(self, rest: list[str]) -> None:
-        _no_arguments("flush", rest)
+    def _flush(self) -> None:
         print(self._controls.flush())
 
-    def _defragment(self, rest: list[str]) -> None:
-        _no_arguments("defragment", rest)
+    def _defragment(self) -> None:
         print(self._controls.defragment())
 
-    def _states(self, rest: list[str]) -> None:
-        if rest[:1] == ["release"]:
-            number = self._release(rest[1:])
+    def _states(self, released: list[str] | None = None) -> None:
+        if released is not None:  # by name, or all
+            named = magic_lines.named_states(self.shell.user_ns, released)
+            number = release_states(named) if released else release_states()
             print(f"Released {number} {'state' if number == 1 else 'states'}.")
             return
-        _no_arguments("states", rest)
         names: dict[int, list[str]] = {}
         for name, value in self.shell.user_ns.items():
             if isinstance(value, State) and not name.startswith("_"):
@@ -233,15 +206,7 @@ class SglMagics(Magics):
                 f"  {words.visible(label):<16} {size} characters, variables: {', '.join(state.names()) or '–'}"
             )
 
-    def _release(self, names: list[str]) -> int:
-        """End the sessions of the named states, or of all; none if a name is no state. How many had one."""
-        if not names:
-            return release_states()
-        wanted = "%sgl states release takes names of states (%sgl states lists them)"
-        return release_states([named_state(self.shell.user_ns, name, wanted) for name in names])
-
-    def _record(self, rest: list[str]) -> None:
-        options = magic_options.parse_record(rest)
+    def _record(self, options: Any) -> None:
         engine = self._controls.require()
         recorder = engine.recorder
         if options.action != "start":
@@ -264,26 +229,15 @@ class SglMagics(Magics):
         about = "" if options.text else ", without text"
         print(f"Recording engine {engine.name} to {words.visible(str(recorder.path))}{about}.")
 
-    def _explain(self, rest: list[str]) -> None:
-        if len(rest) != 1:
-            raise UsageError("%sgl explain takes the name of one program (@sgnb.function)")
-        program = self.shell.user_ns.get(rest[0])
-        if not isinstance(program, SglFunction):
-            raise UsageError(f"%sgl explain: {rest[0]!r} is not a program (@sgnb.function) of this notebook")
-        print(words.visible(explain(program)))
+    def _explain(self, name: str) -> None:
+        print(words.visible(explain(magic_lines.program(self.shell.user_ns, name))))
 
-    def _view(self, rest: list[str]) -> None:
-        if not rest or len(rest) > (2 if rest[0] == "graph" else 1) or rest[0] not in views.KINDS:
-            raise UsageError("%sgl view takes tree, kv, timeline, or graph and the name of a program")
-        if rest == ["graph"]:
-            self._show_view(self._last_graph())
-            return
-        program = self.shell.user_ns.get(rest[1]) if len(rest) == 2 else None
-        if len(rest) == 2 and not isinstance(program, SglFunction | State | Run):
-            raise UsageError(
-                f"%sgl view graph: {rest[1]!r} is not a program (@sgnb.function) of this notebook, nor a state"
-            )
-        self._show_view(views.view(rest[0], program))
+    def _view(self, given: tuple[str, str | None]) -> None:
+        kind, name = given
+        if name is not None:
+            self._show_view(views.view(kind, magic_lines.shown(self.shell.user_ns, name)))
+        else:
+            self._show_view(self._last_graph() if kind == "graph" else views.view(kind))
 
     def _show_view(self, shown: EngineView) -> None:
         if output.display_mode(self.shell) == "terminal":
@@ -381,11 +335,6 @@ class SglMagics(Magics):
         if not body.startswith("%%sgl"):
             return 2
         return raw[: len(raw) - len(body)].count("\n") + 2
-
-
-def _no_arguments(command: str, rest: list[str]) -> None:
-    if rest:
-        raise UsageError(f"%sgl {command}: unrecognized arguments: {' '.join(rest)}")
 
 
 def others_attached(engine: Any) -> int:

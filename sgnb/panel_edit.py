@@ -19,9 +19,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from IPython.core.error import UsageError
-from IPython.core.inputtransformer2 import TransformerManager
 
-from sgnb import magic_options
+from sgnb import edit_lines, magic_options
 from sgnb.cell import core_of
 from sgnb.edit_checks import doubtful_uses
 from sgnb.errors import ProgramError, SgnbError, SourcePosition
@@ -58,12 +57,12 @@ def check_source(source: str, names: Mapping[str, Any]) -> list[dict[str, Any]]:
     from 0 in characters. ``names``: the notebook's. Empty for a cell of another kind, or an empty one.
 
     An error is refused before the cell runs. What only a run that comes there would refuse is a warning, and so is a name
-    that is not known: a cell that did not run yet may bind it.
+    that is not known: a cell that did not run yet may bind it. In a cell of Python the lines of ``%sgl`` are looked at.
     """
     if len(source) > MAX_SOURCE or _QUESTION.fullmatch(source):
         return []
     if not _MAGIC.match(source):
-        return _late_magic(source)
+        return edit_lines.check(source, names)
     blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1
     lines = source.split("\n")
     start, marks = _check_options(lines[blank], blank + 1, names)
@@ -135,29 +134,6 @@ def _named_program(source: str, names: Mapping[str, Any]) -> dict[str, Any] | No
     return None
 
 
-_LATE = re.compile(r"^[ \t]*(%%sgl\b.*)$", re.MULTILINE)
-_AS_LINE = "get_ipython().run_line_magic('%sgl',"
-"""What IPython makes of a cell magic that does not begin its cell."""
-
-
-def _late_magic(source: str) -> list[dict[str, Any]]:
-    """``%%sgl`` below something else is no cell magic to IPython, which says so in other words."""
-    if not _LATE.search(source):
-        return []
-    try:
-        read = TransformerManager().transform_cell(source).split("\n")
-    except SyntaxError:  # IPython cannot cut it into lines
-        return []
-    blank = len(source[: len(source) - len(source.lstrip())].split("\n")) - 1  # IPython takes these off
-    for number, line in enumerate(source.split("\n")):
-        made = read[number - blank] if 0 <= number - blank < len(read) else ""
-        if (found := _LATE.match(line)) and made.lstrip().startswith(_AS_LINE):
-            said = "Line magic function `%%sgl` not found. It begins its cell: nothing stands above it, no comment either."
-            col, end = found.span(1)
-            return [{"line": number + 1, "col": col, "end_col": end, "severity": "error", "message": said}]
-    return []
-
-
 def _check_options(
     line: str, number: int, names: Mapping[str, Any]
 ) -> tuple[str | None, list[dict[str, Any]]]:
@@ -174,7 +150,7 @@ def _check_options(
     except (UsageError, SgnbError, ValueError, SystemExit) as error:  # --help would end the caller
         start = len(magic) + len("%%sgl")
         said = words.visible(str(error))
-        col, end = _blamed(options, said)
+        col, end = edit_lines.blamed(options, said)
         mark = {
             "line": number,
             "col": start + col,
@@ -183,19 +159,6 @@ def _check_options(
             "message": said,
         }
         return None, [mark]
-
-
-def _blamed(options: str, said: str) -> tuple[int, int]:
-    """The words of the magic's line that a mistake is about, an option with its value; the whole line if it names none."""
-    given = list(re.finditer(r"\S+", options))
-    named = {word.strip("'\":;,.") for word in said.split()[1:]}
-    found = [number for number, word in enumerate(given) if word[0].strip("'\"").partition("=")[0] in named]
-    if not found:
-        return len(options) - len(options.lstrip()), max(1, len(options.rstrip()))
-    last = found[-1]
-    if given[last][0].startswith("-") and last + 1 < len(given) and not given[last + 1][0].startswith("--"):
-        last += "unrecognized" not in said
-    return given[found[0]].start(), given[last].end()
 
 
 def _mark(error: SgnbError, severity: str, lines: list[str]) -> dict[str, Any]:

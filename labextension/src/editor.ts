@@ -1,8 +1,9 @@
 /**
- * Editing help in `%%sgl` cells: mistakes as squiggles while one types, hover texts, the language's names in colour.
+ * Editing help in `%%sgl` cells and on `%sgl` lines: mistakes as squiggles while one types, hover texts, the language's names
+ * in colour.
  *
- * A CodeMirror extension for every editor of Lab; it wakes only in cells with `%%sgl`. The kernel parses the text (it runs
- * nothing) on the panel's comm, so this works beside a running cell. Texts on words stand in `editor_words`.
+ * A CodeMirror extension for every editor of Lab; it wakes only in cells with `%%sgl` or `%sgl`. The kernel parses the text
+ * (it runs nothing) on the panel's comm, so this works beside a running cell. Texts on words stand in `editor_words`.
  */
 
 import type { Text } from '@codemirror/state';
@@ -12,11 +13,11 @@ import { EditorState, Extension, RangeSetBuilder, Transaction } from '@codemirro
 import { Decoration, DecorationSet, EditorView, ViewPlugin, ViewUpdate } from '@codemirror/view';
 import type { ISignal } from '@lumino/signaling';
 
-import { aboutWords, codeOf, IWordHelp, unitsOf } from './editor_words';
+import { aboutWords, codeOf, IWordHelp, LINE_MAGIC, unitsOf } from './editor_words';
 import type { IMark } from './protocol';
 
 const CELL = /^\s*%%sgl\b/;
-const MAGIC = /^\s*(%%sgl)\b/;
+const MAGIC = /^\s*(%%?sgl)\b/;
 const WAIT_MS = 500;
 /** After a cell's end, before its neighbours are looked at again. */
 const REFRESH_MS = 200;
@@ -41,10 +42,11 @@ export function isCell(doc: Text): boolean {
   return false;
 }
 
-/** Whether a line of it has the magic, be it below other lines, where the kernel says that it is out of place. */
+/** Whether a line of it has a magic, be it `%%sgl` below other lines, where the kernel says that it is out of place. */
 export function hasMagic(doc: Text): boolean {
   for (let number = 1; number <= doc.lines; number++) {
-    if (CELL.test(doc.line(number).text)) {
+    const { text } = doc.line(number);
+    if (CELL.test(text) || LINE_MAGIC.test(text)) {
       return true;
     }
   }
@@ -154,18 +156,19 @@ const NAMES =
 function colours(view: EditorView): DecorationSet {
   const builder = new RangeSetBuilder<Decoration>();
   const doc = view.state.doc;
-  if (!isCell(doc)) {
+  const inCell = isCell(doc);
+  if (!inCell && !hasMagic(doc)) {
     return builder.finish();
   }
   const masked = codeOf(doc.toString()).split('\n');
   for (let number = 1; number <= doc.lines; number++) {
     const line = doc.line(number);
-    const head = MAGIC.exec(line.text);
-    if (head) {
+    const head = MAGIC.exec(inCell ? line.text : (masked[number - 1] ?? ''));
+    if (head && (inCell || head[1] === '%sgl')) {
       builder.add(line.from + head[0].length - head[1].length, line.from + head[0].length, magic);
       continue;
     }
-    for (const match of (masked[number - 1] ?? '').matchAll(NAMES)) {
+    for (const match of inCell ? (masked[number - 1] ?? '').matchAll(NAMES) : []) {
       const from = line.from + (match.index ?? 0);
       builder.add(from, from + match[0].length, dslName);
     }

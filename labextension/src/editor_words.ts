@@ -1,5 +1,5 @@
 /**
- * What a word of a `%%sgl` cell means: below the pointer, and at the cursor by a key.
+ * What a word of a `%%sgl` cell or of a `%sgl` line means: below the pointer, and at the cursor by a key.
  *
  * The kernel reads the cell and says it (sgnb/edit_about.py). While a cell cannot be parsed, the names of the language are
  * looked for in its text here. F1 shows the text for the cursor's place, with the mistake marked there; the editor is
@@ -15,6 +15,8 @@ import { element } from './dom';
 import type { IWord } from './protocol';
 
 const MAGIC_LINE = /^\s*%%sgl\b/;
+/** A line that may be a `%sgl` one, in a cell of Python. */
+export const LINE_MAGIC = /^\s*%sgl\b/;
 /** Characters before a word in which the call it stands in is looked for. */
 const LOOK_BACK = 4000;
 
@@ -92,6 +94,21 @@ function beginsWithMagic(doc: Text): boolean {
   return false;
 }
 
+/** Whether the kernel is asked about a place: it is in a cell of the language, or on a line of the other magic. */
+export function isAsked(doc: Text, position: number): boolean {
+  return beginsWithMagic(doc) || LINE_MAGIC.test(doc.lineAt(position).text);
+}
+
+/** Whether a cell is of the language, or has a line of the other magic. */
+function hasOurs(doc: Text): boolean {
+  for (const line of doc.iterLines()) {
+    if (LINE_MAGIC.test(line)) {
+      return true;
+    }
+  }
+  return beginsWithMagic(doc);
+}
+
 type Place = { from: number; to: number; about: IAbout };
 
 /** What the kernel says of a place; while it cannot read the cell, what the language's names say. */
@@ -107,6 +124,9 @@ async function lookUp(help: IWordHelp, doc: Text, position: number): Promise<Pla
         about: said
       }
     );
+  }
+  if (LINE_MAGIC.test(line.text)) {
+    return null; // its words are none of the language
   }
   const code = codeOf(doc.toString());
   const found = wordAt(code.slice(line.from, line.to), position - line.from);
@@ -128,7 +148,7 @@ function textOf(about: IAbout): HTMLElement {
 function pointed(help: IWordHelp): Extension {
   return hoverTooltip(async (view, position) => {
     const doc = view.state.doc;
-    const found = beginsWithMagic(doc) ? await lookUp(help, doc, position) : null;
+    const found = isAsked(doc, position) ? await lookUp(help, doc, position) : null;
     return found && { pos: found.from, end: found.to, create: () => ({ dom: textOf(found.about) }) };
   });
 }
@@ -172,7 +192,7 @@ async function explain(help: IWordHelp, view: EditorView): Promise<void> {
   const { doc } = view.state;
   const at = view.state.selection.main.head;
   const wrong = mistakesAt(view.state, at);
-  const found = beginsWithMagic(doc) ? await lookUp(help, doc, at) : null;
+  const found = isAsked(doc, at) ? await lookUp(help, doc, at) : null;
   const moved = view.state.doc !== doc || view.state.selection.main.head !== at;
   if (moved || (!found && !wrong.length)) {
     return;
@@ -195,9 +215,9 @@ async function explain(help: IWordHelp, view: EditorView): Promise<void> {
 /** All of it, for one editor. */
 export function aboutWords(help: IWordHelp): Extension {
   const inCell = (act: (view: EditorView) => boolean) => (view: EditorView) =>
-    beginsWithMagic(view.state.doc) && act(view);
+    hasOurs(view.state.doc) && act(view);
   const keys = keymap.of([
-    { key: 'F1', run: inCell(view => (void explain(help, view), true)) },
+    { key: 'F1', run: view => isAsked(view.state.doc, view.state.selection.main.head) && (void explain(help, view), true) },
     { key: 'F8', run: inCell(nextDiagnostic), shift: inCell(previousDiagnostic) },
     {
       key: 'Escape',

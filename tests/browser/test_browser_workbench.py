@@ -23,6 +23,7 @@ CELLS = [
     '%%sgl\ns += user("a")\ns += assistant(gen("t", max_tokenz=3))',
     "import time; time.sleep(600)",
     '%%sgl\ntopic = "tea"\ns += assistant(gen("t", m',
+    "topic = 1\n%sgl view treee",
 ]
 NOTEBOOK_ERRORS = (
     "Cannot read properties of undefined (reading 'schema')",
@@ -169,6 +170,25 @@ def test_cells_are_checked_completed_and_explained_while_a_cell_runs(lab: Any, b
     lab.page.keyboard.press("Delete")
     lab.page.keyboard.type("s")
     mark.wait_for(state="detached")
+    line = lab.cell(7)
+    line.locator(".cm-content").click()
+    lab.page.keyboard.press("Control+End")
+    lab.page.keyboard.type(" ")
+    mark = line.locator(".cm-lintRange-error")
+    mark.wait_for()
+    assert mark.inner_text() == "treee" and line.locator(".sgnb-magic").inner_text() == "%sgl"
+    lab.page.keyboard.press("F8")
+    lab.page.keyboard.press("F1")
+    lab.page.locator(
+        "#sgnb-explained[role=tooltip]", has_text="%sgl view takes tree, kv, timeline,"
+    ).wait_for()
+    lab.page.keyboard.press("Control+End")
+    for _ in range(2):  # the blank, and one letter too many
+        lab.page.keyboard.press("Backspace")
+    mark.wait_for(state="detached")
+    lab.page.keyboard.press("ArrowLeft")
+    lab.page.keyboard.press("F1")
+    lab.page.locator(".sgnb-Explained", has_text="%sgl view tree").wait_for()
     lab.page.evaluate("() => void window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
     lab.check_clean()
 

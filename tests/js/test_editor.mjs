@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 register("./ts_loader.mjs", import.meta.url);
 const { hasMagic, isCell, placeOf, sameMarks } = await import("../../labextension/src/editor.ts");
-const { aboutWord, codeOf, wordAt } = await import("../../labextension/src/editor_words.ts");
+const { aboutWord, codeOf, isAsked, wordAt } = await import("../../labextension/src/editor_words.ts");
 const { Text } = createRequire(new URL("../../labextension/package.json", import.meta.url))("@codemirror/state");
 
 const LANGUAGE = {
@@ -59,6 +59,13 @@ test("only a cell that begins with the magic is meant", () => {
   assert.ok(isCell(docOf("\n  %%sgl -o x\ns")));
   for (const other of ["s += gen('x')", "x = 1\n%%sgl", "%%sglx", "# %%sgl", ""]) assert.ok(!isCell(docOf(other)));
   assert.ok(hasMagic(docOf("x = 1\n%%sgl\ns")) && !hasMagic(docOf("# %%sgl")), "below other lines the kernel is asked");
+});
+
+test("lines of the other magic are asked about, and the rest of their cell is not", () => {
+  assert.ok(hasMagic(docOf("x = 1\n  %sgl view tree")) && !hasMagic(docOf("x = 1 # %sgl\n%sglx\n%time %sgl")));
+  const doc = docOf("x = 1\n%sgl view tree\ny = 2");
+  assert.deepEqual([0, 6, 20, 21].map(at => isAsked(doc, at)), [false, true, true, false]);
+  assert.ok(isAsked(docOf("%%sgl\ns += 'a'"), 8) && !isAsked(docOf("x = 1\n%%sgl\ns"), 12));
 });
 
 test("marks that are shown already are known", () => {

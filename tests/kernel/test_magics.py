@@ -362,6 +362,10 @@ def new_subshell(kernel: Kernel) -> str:
         ("%%sgl -o x\ns += ass", None, {"assistant"}),
         ("%%sgl -o x\ns += gen('a', max_t", None, {"max_tokens="}),
         ("%sgl stop --y", None, {"--yes"}),
+        ("%sgl launch smol", None, {"smollm2-135m-instruct"}),
+        ("x = 1\n%sgl launch --schedule-policy l", None, {"lpm", "lof"}),
+        ("x = 1\n%sgl set schedule_policy f\ny = 2", 32, {"fcfs"}),
+        ("x = 1\n%sgl view ", None, {"tree", "kv", "timeline", "graph"}),
     ],
 )
 def test_completion(shared: Kernel, code: str, cursor: int | None, expected: set[str]) -> None:

@@ -79,6 +79,18 @@ def test_load_announces_itself(kernel: Kernel) -> None:
     assert [c["target_name"] for c in opened] == ["sgnb.announce.v1"]
 
 
+def test_a_line_is_judged_while_it_is_typed_as_when_it_runs(kernel: Kernel) -> None:
+    kernel.ok("%load_ext sgnb")
+    panel = Panel(kernel)
+    panel.next()
+    for line in ("%sgl view treee", "%sgl engine start --polcy lpm", "%sgl launch --schedule-policy lpn"):
+        (mark,) = panel.ask("check", source=f"x = 1\n{line}")
+        said = kernel.run(f"x = 1\n{line}").stderr
+        assert mark["line"] == 2 and said.strip() == f"UsageError: {mark['message']}"
+    word = panel.ask("about", source="x = 1\n%sgl view tree", line=2, col=6)
+    assert word["signature"].startswith("%sgl view") and (word["col"], word["end_col"]) == (5, 9)
+
+
 def test_launch_numbers_flush_log_and_stop(kernel: Kernel) -> None:
     kernel.ok("%load_ext sgnb")
     panel = Panel(kernel)
