@@ -1,5 +1,6 @@
 /**
- * What the panel knows: it follows one kernel, talks with it (conversation.ts) and says when something changed.
+ * What the panel knows: it follows one kernel, talks with it (conversation.ts), keeps what it said (said.ts) and says when
+ * something changed.
  *
  * No DOM here. The view reads `phase`, `state`, `history` and draws; commands call `send`.
  * The comm runs on a kernel subshell where the kernel has them, so that it answers while a cell runs.
@@ -16,16 +17,14 @@ import { watchContext } from './context';
 import { Conversation, IViewMessage } from './conversation';
 import { Occupation } from './occupation';
 import { ANNOUNCE, HEARTBEAT_SECONDS, IState, IStats, Question, Shown, Verb } from './protocol';
-import { HISTORY_SAMPLES } from './sparkline';
+import { Said } from './said';
 import { phaseOf, type IFacts, type IReplay, type Phase } from './states';
-
 
 const ANSWER_TIMEOUT_MS = 1500;
 /** The kernel says something at least every four seconds. */
 const STALE_MS = 6000;
 const SILENCE_LIMIT_MS = 3 * HEARTBEAT_SECONDS * 1000;
 const RESTART_TIMEOUT_MS = 10_000;
-const MESSAGE_MS = 4000;
 
 export class PanelModel {
   constructor(trans: TranslationBundle) {
@@ -76,7 +75,7 @@ export class PanelModel {
 
   /** Whether a kernel with sgnb answers. */
   get isConnected(): boolean {
-    return this._talk.isOpen && this._state !== null;
+    return this._talk.isOpen && this.state !== null;
   }
 
   get phase(): Phase {
@@ -98,7 +97,7 @@ export class PanelModel {
     return {
       phase: this.phase,
       title: this.title,
-      state: this._state,
+      state: this.state,
       kernelBusy: this.kernelBusy,
       silent: this._isSilent,
       seconds: this.seconds,
@@ -116,15 +115,15 @@ export class PanelModel {
 
   /** Names the store of the engine that is shown; empty before one was. */
   get storeKey(): string {
-    return this._storeKey;
+    return this._said.storeKey;
   }
 
   get state(): IState | null {
-    return this._state;
+    return this._said.state;
   }
 
   get history(): readonly IStats[] {
-    return this._history;
+    return this._said.history;
   }
 
   /** The session that is followed. */
@@ -139,7 +138,7 @@ export class PanelModel {
 
   /** What the kernel last said about an action; empty again after four seconds. */
   get message(): string {
-    return Date.now() < this._messageUntil ? this._message : '';
+    return this._said.message;
   }
 
   get kernelBusy(): boolean {
@@ -157,13 +156,12 @@ export class PanelModel {
 
   /** Seconds since the engine's last change of state, by the kernel's clock. */
   get seconds(): number {
-    const since = this._state?.engine?.since ?? 0;
-    return since > 0 ? (Date.now() - this._clockOffset) / 1000 - since : 0;
+    return this._said.seconds;
   }
 
   /** The moment of the engine's last change of state, by this computer's clock. */
   get sinceMillis(): number {
-    return (this._state?.engine?.since ?? 0) * 1000 + this._clockOffset;
+    return this._said.sinceMillis;
   }
 
   /** Follow the kernel of a notebook or console; null follows nothing. */
@@ -220,8 +218,7 @@ export class PanelModel {
 
   /** Say something for four seconds where the kernel's messages stand. */
   say(message: string): void {
-    this._message = message;
-    this._messageUntil = Date.now() + MESSAGE_MS;
+    this._said.say(message);
     this._emit();
   }
 
@@ -278,10 +275,7 @@ export class PanelModel {
     this._talk.close();
     this._kernel = this._context?.session?.kernel ?? null;
     this._occupation.watch(this._kernel);
-    this._state = null;
-    this._storeKey = '';
-    this._history = [];
-    this._message = '';
+    this._said.reset();
     if (this._kernel) {
       void this._attach();
     } else {
@@ -291,11 +285,10 @@ export class PanelModel {
 
   private _onStatus(status: Kernel.Status): void {
     if (status === 'restarting' || status === 'autorestarting') {
-      const engine = this._state?.engine;
+      const engine = this.state?.engine;
       if (this._phase !== 'restarting') this._survivor = engine?.owner === false ? engine.name : '';
       this._talk.close();
-      this._state = null;
-      this._history = [];
+      this._said.forget();
       this._waitSince = Date.now();
       this._setPhase('restarting');
     } else if (status === 'dead') {
@@ -369,31 +362,13 @@ export class PanelModel {
   }
 
   private _onState(state: IState, sent: number): void {
-    if (Number.isFinite(sent)) {
-      this._clockOffset = Date.now() - sent;
-    }
-    const last = this._state?.engine;
-    if (state.engine?.state === 'starting' && last?.state !== 'starting') {
-      this._history = [];
-    }
-    const said = this._state?.message ?? '';
-    if (state.message && (state.message !== said || said === this._message)) {
-      this._message = state.message; // as long as the kernel says it: the same may be said again before it is gone
-      this._messageUntil = Date.now() + MESSAGE_MS;
-    } else if (said && said === this._message) {
-      this._messageUntil = 0;
-    }
-    this._state = state;
-    if (state.engine?.key && ['idle', 'running', 'stuck'].includes(state.engine.state)) {
-      this._storeKey = state.engine.key; // of one that starts there is nothing to show yet
-    }
+    this._said.take(state, sent);
     this._setPhase(phaseOf(state));
   }
 
   private _onClosed(): void {
-    const talked = this._state !== null;
-    this._state = null;
-    this._history = [];
+    const talked = this.state !== null;
+    this._said.forget();
     if (talked) {
       void this._attach(); // unloaded, or given up while this page was asleep: the kernel says which
     } else {
@@ -415,9 +390,8 @@ export class PanelModel {
       // Neither a new connection nor an answer came: begin again rather than wait for ever.
       void this._attach();
     }
-    const stats = this._state?.stats;
-    if (stats && this._shown !== 'nothing' && !this._isSilent && ['idle', 'running', 'full', 'stuck'].includes(this._phase)) {
-      this._history = [...this._history.slice(1 - HISTORY_SAMPLES), stats];
+    if (this._shown !== 'nothing' && !this._isSilent && ['idle', 'running', 'full', 'stuck'].includes(this._phase)) {
+      this._said.sample();
     }
     this._emit();
   }
@@ -441,16 +415,11 @@ export class PanelModel {
   private _off: (() => void) | null = null;
   private _kernel: Kernel.IKernelConnection | null = null;
   private _phase: Phase = 'no-kernel';
-  private _state: IState | null = null;
-  private _history: IStats[] = [];
-  private _message = '';
-  private _messageUntil = 0;
-  private _clockOffset = 0;
   private _goneAt = 0;
   private _survivor = '';
   private _replay: IReplay | null = null;
-  private _storeKey = '';
   private _shown: Shown = 'all';
+  private readonly _said = new Said();
   private readonly _occupation = new Occupation(() => this._onOccupation());
   private _wasTaken = false;
   private _waitSince = 0;
