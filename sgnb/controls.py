@@ -138,7 +138,7 @@ class Controls:
                     hint="Restart it there, or start one here: %sgl launch --name NAME.",
                 )
             given = msgspec.structs.asdict(engine.args)
-            engine.shutdown()
+            engine.shutdown(restarting=True)
             return self.launch(**given)
 
     def flush(self) -> str:

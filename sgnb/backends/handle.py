@@ -36,6 +36,8 @@ from sgnb.transport import encode
 
 _SHUTDOWN_SECONDS = 3.0
 _LOG_KEPT = 200
+_STOP = {"reason": "stopped by its owner", "hint": "Start one with sgnb.launch() or %sgl launch."}
+_RESTART = {"reason": "restarted by its owner", "hint": "Run the cell again."}
 
 
 class Engine(Steering):
@@ -201,8 +203,10 @@ class Engine(Steering):
         """The newest ``n`` lines of its log."""
         return log_lines(self._folder, n) or self._log_kept[-n:]
 
-    def shutdown(self) -> None:
-        """End the engine (its owner), or leave it (attached). Whatever waits fails; bounded by about 5 s."""
+    def shutdown(self, *, restarting: bool = False) -> None:
+        """End the engine (its owner), or leave it (attached). Whatever waits fails, with words about what comes next:
+        ``restarting``: one with the same arguments takes its place. Bounded by about 5 s.
+        """
         if os.getpid() != self.client.pid or self._stopped:
             return
         if self._process is not None:
@@ -212,11 +216,14 @@ class Engine(Steering):
         ended = self.client.end is not None
         if self._process is not None and not ended and self.client.answering and self.client.welcome:
             try:
-                self.client.control("shutdown", {"reason": "stopped by its owner"}, timeout=1.0)
+                self.client.control("shutdown", _RESTART if restarting else _STOP, timeout=1.0)
             except EngineError:
                 pass  # it may end before its answer arrives, or not answer: the signals follow
         self._stopped = True
-        self.client.close(EngineDied(self._words(), hint="Start one with sgnb.launch() or %sgl launch."))
+        if restarting:
+            self.client.close(EngineDied("The engine was restarted.", hint=_RESTART["hint"]))
+        else:
+            self.client.close(EngineDied(self._words(), hint=_STOP["hint"]))
         if self._process is not None:
             self._process.returncode(_SHUTDOWN_SECONDS if not ended else 0.1)
             self._process.end()
@@ -298,7 +305,7 @@ class Engine(Steering):
 
     def _usable(self) -> None:
         if self._stopped and os.getpid() == self.client.pid:
-            raise EngineDied(self._words(), hint="Start one with sgnb.launch() or %sgl launch.")
+            raise EngineDied(self._words(), hint=_STOP["hint"])
         try:
             self.client.check_usable()
         except SgnbError as error:

@@ -66,7 +66,8 @@ _TO_SCHEDULER = (
 
 
 class Front:
-    """``state`` is starting, ready or failed; ``stopping`` says why the process must end now, or is empty."""
+    """``state`` is starting, ready or failed; ``stopping`` says why the process must end now, or is empty; ``stopping_hint``
+    what its clients can do then."""
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Front:
         self.spec = spec
         self.state = "starting"
         self.stopping = ""
+        self.stopping_hint = "Start one with sgnb.launch() or %sgl launch."
         self.failure: ErrorInfo | None = None
         self.info: ModelInfo | None = None
         self.owner_told = False
@@ -212,6 +214,7 @@ class Front:
         if message.verb == "shutdown":
             self._reply(client.number, message.id, {"stopping": True})
             self.stopping = str(message.args.get("reason", "")) or f"stopped by {client.name}"
+            self.stopping_hint = str(message.args.get("hint", "")) or self.stopping_hint
         elif message.verb == "info":
             names = [other.name for other in self.clients]
             self._reply(

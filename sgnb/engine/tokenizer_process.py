@@ -297,10 +297,8 @@ class TokenizerProcess:
         reason = self.front.stopping
         log.info("ending: %s", reason or "fault")
         if reason:
-            hint = "Start one with sgnb.launch() or %sgl launch."
-            self.front.fail(
-                to_info(EngineDied(reason[0].upper() + reason[1:] + ".", hint=hint), code="ended")
-            )
+            said = EngineDied(reason[0].upper() + reason[1:] + ".", hint=self.front.stopping_hint)
+            self.front.fail(to_info(said, code="ended"))
         self.front.close()
         self._router.close(_FLUSH_MILLISECONDS)
         if self._child.poll() is None and self.front.info is not None and reason != "owner ended":

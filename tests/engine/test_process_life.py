@@ -202,6 +202,18 @@ def test_f1_killed_engine_fails_waiters_within_2_s_and_restarts(engine, victim, 
     assert again is not engine and again.generate("x", sampling_params={"max_new_tokens": 1})["text"]
 
 
+@pytest.mark.parametrize("answers", [True, False], ids=["answers", "stuck"])
+def test_what_a_restart_ends_is_told_to_run_again(engine, answers):
+    thread, errors = streaming(engine)
+    if not answers:
+        os.kill(engine.pid, signal.SIGSTOP)
+    engine.shutdown(restarting=True)
+    thread.join(10)
+    (error,) = errors
+    assert isinstance(error, EngineDied) and "estarted" in error.message
+    assert error.hint == "Run the cell again."
+
+
 @pytest.mark.kernel_life
 @pytest.mark.parametrize("_", range(3))
 def test_B149_owner_killed_engine_and_folder_gone_within_2_s(_, find_engines, runtime_dir):
