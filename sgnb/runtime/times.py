@@ -26,7 +26,6 @@ from sgnb.runtime.events import (
     GenQueued,
     GenRequeued,
     GenStarted,
-    RunStarted,
     StateOpened,
 )
 
@@ -120,12 +119,12 @@ def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[st
     They add up to ``ended - began``.
     """
     entries = list(entries)
-    asked = next((entry.time for entry in entries if isinstance(entry.event, RunStarted)), None)
     got = next((entry.time for entry in entries if isinstance(entry.event, StateOpened)), None)
     spans = [span for life in _lives(entries).values() for span in life.spans(ended)]
     out = dict(zip(PARTS, _cover(spans, began, ended), strict=True))
     rest = ended - began - sum(out.values())
-    start = 0.0 if asked is None or got is None else min(max(0.0, got - max(asked, began)), max(0.0, rest))
+    # From the beginning, not from RunStarted: a cell that starts an engine knows its backend's name only then.
+    start = 0.0 if got is None else min(max(0.0, got - began), max(0.0, rest))
     if start >= LEAST_START_SECONDS:
         out = {"start": start, **out}
         rest -= start

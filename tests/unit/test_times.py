@@ -109,9 +109,10 @@ def test_durations_that_cannot_be_are_cut_to_the_run() -> None:
     )
 
 
-def test_the_start_of_an_engine_is_not_python() -> None:
+@pytest.mark.parametrize("told", [0.0, 5.0], ids=["at once", "when the engine is there"])
+def test_the_start_of_an_engine_is_not_python(told: float) -> None:
     log = entries(
-        (0.0, ev.RunStarted("[1]", "1", "m")),
+        (told, ev.RunStarted("[1]", "1", "m")),
         (5.0, ev.StateOpened(0, "")),
         (5.0, queued("a")),
         (6.0, ev.GenDone("a", meta(0, 0, 1))),
