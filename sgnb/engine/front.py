@@ -138,7 +138,7 @@ class Front:
             client = self.clients.add(peer, hello)
         except ProcessLookupError:
             return
-        log.info("client %d: %s, pid %d", client.number, client.name, client.pid)
+        log.info("%s (pid %d) is client %d", client.name, client.pid, client.number)
         welcome = Welcome(
             incarnation=self.spec.incarnation,
             client=client.number,

@@ -306,6 +306,8 @@ class Lane:
             return "stopped", "stopped" if ended == "stopped" else "aborted"
         if self.costs and all(cost.reason.get("type") == NOT_RUN for cost in self.costs):
             return "stopped", NOT_RUN
+        if not self.costs and ended in ("failed", "stopped"):  # before this branch asked for anything
+            return "stopped", NOT_RUN
         return ("done", "done") if self.costs or ended else ("waiting", "")
 
     def over(self) -> bool:

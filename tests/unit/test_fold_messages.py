@@ -227,6 +227,29 @@ def test_a_branch_says_in_words_where_it_is() -> None:
     assert rows[1]["costs"][1]["parts"] == ["scoring 2 choices"]
 
 
+@pytest.mark.parametrize(
+    ("status", "state", "said"),
+    [("failed", "stopped", "not run"), ("stopped", "stopped", "not run"), ("finished", "done", "done")],
+)
+def test_a_branch_that_asked_for_nothing_is_done_only_in_a_run_that_is(
+    status: str, state: str, said: str
+) -> None:
+    log = a_log(ended=False)
+    log.append(ev.GenDone("r1", {"completion_tokens": 3, "finish_reason": {"type": "stop"}}))
+    log.append(ev.StateOpened(2, "0", 1, 1))
+    log.append(ev.StateOpened(3, "1", 1, 1))
+    log.append(ev.GenQueued(2, "r2", "plan", 3, 9))
+    log.append(ev.GenDone("r2", {"completion_tokens": 1, "finish_reason": {"type": "stop"}}))
+    fold = fold_of(log)
+    page = FoldMessages(fold)
+    page.snapshot()
+    log.append(ev.RunFinished(status, 1.0))
+    fold.feed(log.since(fold.next_seq))
+    lanes = dict(page.delta()["lanes"])
+    assert (lanes[2]["state"], lanes[2]["words"]) == (state, said)
+    assert fold_data.lane_data(fold, fold.lanes[1])["words"] == "done"
+
+
 def test_a_branch_goes_on_while_a_branch_inside_it_does() -> None:
     log = a_log(ended=False)
     log.append(ev.GenDone("r1", {"completion_tokens": 3, "finish_reason": {"type": "stop"}}))
