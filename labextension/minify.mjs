@@ -19,7 +19,7 @@ import { minify } from 'terser';
 const here = dirname(fileURLToPath(import.meta.url));
 const out = process.argv[2] ?? join(here, '../sgnb/labextension/widgets');
 const statics = join(here, '../sgnb/widgets/static');
-const OWN = ['store.js', 'tape.js', 'fold.js', 'history.js'];
+const OWN = ['store.js', 'moments.js', 'tape.js', 'fold.js', 'history.js'];
 const CORE = 'sgnb:core';
 
 const names = readdirSync(statics).filter(name => name.endsWith('.js')).sort();
