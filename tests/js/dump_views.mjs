@@ -6,7 +6,8 @@
 import { readFileSync } from "node:fs";
 
 import { reasonOf, reasonOfTurn } from "../../sgnb/widgets/static/causes.js";
-import { CACHED, DECODE, FREE, PREFILL, SCORE, nameIn, nameOf } from "../../sgnb/widgets/static/fold.js";
+import { CACHED, DECODE, FREE, PREFILL, SCORE } from "../../sgnb/widgets/static/fold.js";
+import { nameIn, nameOf } from "../../sgnb/widgets/static/history.js";
 import { cellWord, changesOf, holdersOf, scanRuns } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { lanesIn, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";

@@ -1,7 +1,7 @@
 // Why a prompt was not reused further: the words for a Match of the engine (ui.md §5). Pure. The cause is the engine's.
 
-import { nameOf } from "./fold.js";
 import { count, seconds } from "./format.js";
+import { nameOf } from "./history.js";
 import { trans } from "./trans.js";
 
 export const POLICIES = {

@@ -448,15 +448,3 @@ export class EngineState {
 function lists({ roots, live, holds, evicted, counts }) {
   return { roots: new Map(roots), live: new Map(live), holds: new Map(holds), evicted: evicted.slice(), counts: counts.slice() };
 }
-
-/** What people call a request: `<cell>.<branch> <variable>`. */
-export function nameOf(record) {
-  const { cell = "", branch = "", name = "" } = record?.label ?? {};
-  const place = [cell, branch].filter(Boolean).join(".");
-  return [place, name].filter(Boolean).join(" ") || record?.rid || "–";
-}
-
-/** The same of a request by its id, as far as a History knows it. */
-export function nameIn(history, rid) {
-  return nameOf(history.requests.get(rid) ?? { rid });
-}

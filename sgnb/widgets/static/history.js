@@ -153,3 +153,15 @@ function sameRequest(record, event) {
   if (record.prompt && event.prompt_tokens && record.prompt !== event.prompt_tokens) return false;
   return !record.match || event.cached_tokens === undefined || record.cached === event.cached_tokens;
 }
+
+/** What people call a request: `<cell>.<branch> <variable>`. */
+export function nameOf(record) {
+  const { cell = "", branch = "", name = "" } = record?.label ?? {};
+  const place = [cell, branch].filter(Boolean).join(".");
+  return [place, name].filter(Boolean).join(" ") || record?.rid || "–";
+}
+
+/** The same of a request by its id, as far as a History knows it. */
+export function nameIn(history, rid) {
+  return nameOf(history.requests.get(rid) ?? { rid });
+}

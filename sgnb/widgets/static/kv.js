@@ -3,8 +3,9 @@
 
 import { segmented } from "./controls.js";
 import { el, fill, on, sharpCanvas } from "./dom.js";
-import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
+import { CACHED, DECODE, FREE, PREFILL } from "./fold.js";
 import { count, memory, share } from "./format.js";
+import { nameIn, nameOf } from "./history.js";
 import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED, slotTo } from "./kv_data.js";
 import { GUTTER, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
 import { KVSide } from "./kv_side.js";

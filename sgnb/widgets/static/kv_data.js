@@ -1,7 +1,8 @@
 // What the KV map computes from a state: layout, codes of cells, runs, holders, changes. Pure: no page.
 
-import { CACHED, DECODE, FREE, PREFILL, nameIn, nameOf } from "./fold.js";
+import { CACHED, DECODE, FREE, PREFILL } from "./fold.js";
 import { count, oneLine } from "./format.js";
+import { nameIn, nameOf } from "./history.js";
 import { trans } from "./trans.js";
 
 export const MAX_HEIGHT = 440;

@@ -2,8 +2,9 @@
 // (kv.js); draws nothing.
 
 import { button, el, fill, refocus, setText, table } from "./dom.js";
-import { CACHED, DECODE, FREE, PREFILL, SCORE, nameIn } from "./fold.js";
+import { CACHED, DECODE, FREE, PREFILL, SCORE } from "./fold.js";
 import { count, counted, oneLine, share } from "./format.js";
+import { nameIn } from "./history.js";
 import { changesOf, holdersOf, reportOf, scanRuns, slotWord } from "./kv_data.js";
 import { parts, PLACES, trans } from "./trans.js";
 

@@ -6,8 +6,8 @@
 
 import { segmented } from "./controls.js";
 import { button, el, fill, refill, sharpCanvas } from "./dom.js";
-import { nameOf } from "./fold.js";
 import { before, count, counted, seconds } from "./format.js";
+import { nameOf } from "./history.js";
 import { actsBar } from "./timeline_acts.js";
 import { burstStart, lanesIn, TimelineIndex } from "./timeline_data.js";
 import { listen, pressed } from "./timeline_input.js";

@@ -3,8 +3,8 @@
 // `view` is the TimelineView. Its window changes through `look` and `zoomAt` alone, what is chosen through its store.
 
 import { on } from "./dom.js";
-import { nameOf } from "./fold.js";
 import { count, counted } from "./format.js";
+import { nameOf } from "./history.js";
 import { LANE } from "./timeline_lanes.js";
 import { ROWS } from "./timeline_steps.js";
 import { modeWord, rowWords, stepWords, waitWords } from "./timeline_words.js";

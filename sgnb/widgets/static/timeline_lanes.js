@@ -1,6 +1,6 @@
 // Draws the timeline's lanes: of each request its arrival, waits, chunks, decoding and end.
 
-import { nameOf } from "./fold.js";
+import { nameOf } from "./history.js";
 import { fitted } from "./paint.js";
 import { waitsOf } from "./timeline_data.js";
 import { band, clip, drawPlayhead, hatched, outline, widthOf, X } from "./timeline_paint.js";

@@ -2,8 +2,8 @@
 // are the twin of the canvases. Builds elements from plain records; asks nothing.
 
 import { el, on, table } from "./dom.js";
-import { nameOf } from "./fold.js";
 import { count, counted, seconds, share } from "./format.js";
+import { nameOf } from "./history.js";
 import { lanesIn, waitsOf, windowFigures } from "./timeline_data.js";
 import { aheadWords, decisionsOf, endWord, failedWords, modesWords, modeWord, plain, rowWords, stateWord, stepWords, waitReason, waitWords } from "./timeline_words.js";
 import { trans } from "./trans.js";

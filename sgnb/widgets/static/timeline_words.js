@@ -3,8 +3,8 @@
 // A sentence is a list of parts: text, or {name} for a request, which is drawn in bold; `plain` makes one text of it.
 
 import { POLICIES as EVICTIONS, reasonOfTurn } from "./causes.js";
-import { nameOf } from "./fold.js";
 import { count, counted, seconds } from "./format.js";
+import { nameOf } from "./history.js";
 import { parts, PLACES, trans } from "./trans.js";
 
 const ORDERS = {

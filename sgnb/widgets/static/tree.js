@@ -3,8 +3,8 @@
 
 import { segmented } from "./controls.js";
 import { el, fill, on, sharpCanvas } from "./dom.js";
-import { nameIn, nameOf } from "./fold.js";
 import { count, counted, oneLine, seconds } from "./format.js";
+import { nameIn, nameOf } from "./history.js";
 import { NodeTexts } from "./node_texts.js";
 import { RunningTexts } from "./running_texts.js";
 import { trans } from "./trans.js";

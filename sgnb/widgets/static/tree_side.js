@@ -3,8 +3,8 @@
 
 import { equalAgain, reasonOf } from "./causes.js";
 import { button, el, fill, refill, table } from "./dom.js";
-import { nameOf } from "./fold.js";
 import { count, counted, oneLine, seconds } from "./format.js";
+import { nameOf } from "./history.js";
 import { trans } from "./trans.js";
 import { pathFacts } from "./tree_data.js";
 
