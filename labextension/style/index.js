@@ -1,5 +1,6 @@
 import '../../sgnb/widgets/static/theme.css';
 import '../../sgnb/widgets/static/view.css';
+import '../../sgnb/widgets/static/keys.css';
 import '../../sgnb/widgets/static/tree.css';
 import '../../sgnb/widgets/static/kv.css';
 import '../../sgnb/widgets/static/timeline.css';

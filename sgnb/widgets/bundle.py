@@ -1,4 +1,4 @@
-"""The scripts of the widgets, out of our own modules: anywidget takes one text, which cannot import its neighbours.
+"""The scripts and styles of the widgets, out of our own files: anywidget takes one text, which imports no neighbours.
 
 Notebook process; called once per widget class by ``engine_widget`` and ``program_widget``, for the core by ``view_widget``.
 A package has them minified and packed (``labextension/minify.mjs``): what two or more widgets need is the core then, which
@@ -35,6 +35,11 @@ def script_of(entry: str) -> str:
 def packed_core() -> str:
     """The core that packaged scripts need, packed; empty when scripts are joined ones, which need none."""
     return _packaged(MINIFIED).get("core.packed", "")
+
+
+def styles_of(*names: str) -> str:
+    """Files of styles in ``static/``, one after another."""
+    return "\n".join((STATIC / name).read_text(encoding="utf-8") for name in names)
 
 
 @functools.cache

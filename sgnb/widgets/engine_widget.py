@@ -10,14 +10,12 @@ from typing import Any
 
 import traitlets
 
-from sgnb.widgets.bundle import STATIC, script_of
+from sgnb.widgets.bundle import script_of, styles_of
 from sgnb.widgets.view_widget import ViewWidget
 
 
-def _styles(*names: str) -> str:
-    return "\n".join(
-        (STATIC / name).read_text(encoding="utf-8") for name in ("theme.css", "view.css", *names)
-    )
+def _styles(name: str) -> str:
+    return styles_of("theme.css", "view.css", "keys.css", name)
 
 
 class EngineWidget(ViewWidget):

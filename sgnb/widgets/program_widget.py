@@ -10,7 +10,7 @@ from typing import Any
 
 import traitlets
 
-from sgnb.widgets.bundle import STATIC, script_of
+from sgnb.widgets.bundle import script_of, styles_of
 from sgnb.widgets.view_widget import ViewWidget
 
 
@@ -18,7 +18,7 @@ class ProgramWidget(ViewWidget):
     """``snapshot``: the whole picture as of its ``seq``; ``key``: stable over views of one run."""
 
     _esm = script_of("program.js")
-    _css = (STATIC / "program.css").read_text(encoding="utf-8")
+    _css = styles_of("keys.css", "program.css")
     snapshot = traitlets.Dict().tag(sync=True)
     key = traitlets.Unicode().tag(sync=True)
 

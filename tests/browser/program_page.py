@@ -256,7 +256,7 @@ def open_program(
     page.set_content(
         f'<!doctype html><meta charset="utf-8"><style>body{{margin:0;background:{"#111" if dark else "#fff"};{theme};'
         '--jp-ui-font-family:"DejaVu Sans",sans-serif;--jp-code-font-family:"DejaVu Sans Mono",monospace}'
-        f"{(STATIC / 'program.css').read_text()}</style>"
+        f"{(STATIC / 'keys.css').read_text()}{(STATIC / 'program.css').read_text()}</style>"
         f'<body data-jp-theme-light="{"false" if dark else "true"}"><div id="place"></div>'
     )
     if before:

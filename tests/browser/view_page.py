@@ -95,7 +95,9 @@ def open_view(
     page.errors = []  # type: ignore[attr-defined]
     page.on("pageerror", lambda error: page.errors.append(str(error)))  # type: ignore[attr-defined]
     page.on("console", lambda message: message.type == "error" and page.errors.append(message.text))  # type: ignore[attr-defined]
-    css = "\n".join((STATIC / name).read_text() for name in ("theme.css", "view.css", f"{kind}.css"))
+    css = "\n".join(
+        (STATIC / name).read_text() for name in ("theme.css", "view.css", "keys.css", f"{kind}.css")
+    )
     theme = ";".join(f"--jp-{name}:{value}" for name, value in (DARK if dark else LIGHT).items())
     scripts = [(ROOT / f"tests/js/{name}.mjs").read_text() for name in ("scenario", "timeline_scenario")]
     made = re.sub(r"^export |^import .*\n", "", "\n".join(scripts), flags=re.MULTILINE)
