@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from scheduler_rig import Rig
 
+from sgnb.engine.mem_cache import miss
 from sgnb.engine.scheduler.step_events import MAX_RUNS
 from sgnb.engine.scheduler.telemetry import Telemetry
 from sgnb.engine.scheduler_process import frame_of
@@ -136,6 +137,31 @@ def test_text_that_differs_from_its_first_token_on_is_a_change_and_not_new():
     assert (told.cause, told.matched, told.diverged_at, told.equal_again) == ("diverged", 0, 0, 21)
     assert match(rig, new).cause == "cold"
     assert match(rig, other).cause == "namespace"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "again"),
+    [
+        (b"now 10:40:52. You review pull requests", b"now 10:41:07. You review pull requests", 25),
+        (b"for Ann: you review pull requests", b"for Maximilian: you review pull requests", 26),
+        (b"41b7f0. You review pull requests", b"9c22e8. You review pull requests", 25),
+    ],
+)
+def test_a_change_of_several_tokens_is_a_change_and_not_new_text(before: bytes, after: bytes, again: int):
+    """A time, a name or an id is many tokens where digits are tokens of their own."""
+    rig = Rig()
+    rig.run(1, before, max_new_tokens=1)
+    rig.run(2, after, max_new_tokens=1)
+    told = match(rig, "c1.r2")
+    assert (told.cause, told.diverged_at, told.equal_again) == ("diverged", told.matched, again)
+
+
+@pytest.mark.parametrize("after", [b"why so?<end><bot>", b"a question as long as a page, and <end><bot>"])
+def test_what_all_prompts_end_with_makes_no_change_of_new_text(after: bytes):
+    rig = Rig()
+    rig.run(1, b"be brief. what is it?<end><bot>", max_new_tokens=1)
+    rig.run(2, b"be brief. " + after, max_new_tokens=1)
+    assert match(rig, "c1.r2").equal_again < miss.EQUAL_AGAIN
 
 
 def test_the_cause_of_a_miss_is_told_at_the_match():

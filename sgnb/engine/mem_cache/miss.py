@@ -18,6 +18,10 @@ _REMEMBERED = 65_536
 """At least; at most twice as many."""
 _COMPARED = 64
 """Branches of one node that are compared with a prompt that leaves it: the youngest."""
+_ALIGNED = 8
+"""So many of them also for a change of several tokens, which costs more to find."""
+_CHANGED = 16
+"""Tokens, on either side, that such a change has at most: a time, an id, a name."""
 
 
 class MissLog:
@@ -59,9 +63,12 @@ class MissLog:
         """What is cached goes on differently: from which token on, and how much agrees again behind it."""
         rest = ids[matched:-1]
         most = (0, 0)
-        for child in islice(reversed(node.children.values()), _COMPARED):
+        for place, child in enumerate(islice(reversed(node.children.values()), _COMPARED)):
             same = common_length(child.key, rest, 0)
-            most = max(most, (same, common_length(child.key[same + 1 :], rest, same + 1)))
+            again = common_length(child.key[same + 1 :], rest, same + 1)
+            if again < EQUAL_AGAIN and place < _ALIGNED:
+                again = max(again, _aligned(child.key[same:], rest[same:]))
+            most = max(most, (same, again))
         return Match(
             matched=matched,
             node=node.id,
@@ -69,3 +76,21 @@ class MissLog:
             diverged_at=matched + most[0],
             equal_again=most[1],
         )
+
+
+def _aligned(key: IntArray, rest: IntArray) -> int:
+    """How many tokens agree again behind a change of several tokens, be they as many on both sides or not; 0: none, or so
+    few that they are what all prompts have in common, as the template's words around a question."""
+    wide = _CHANGED + EQUAL_AGAIN
+    mine, other = key[:wide].tolist(), rest[:wide].tolist()
+    places = {tuple(other[at : at + EQUAL_AGAIN]): at for at in range(len(other) - EQUAL_AGAIN, -1, -1)}
+    starts = [
+        (start, places[run])
+        for start in range(len(mine) - EQUAL_AGAIN + 1)
+        if (run := tuple(mine[start : start + EQUAL_AGAIN])) in places
+    ]
+    if not starts:
+        return 0
+    first, second = min(starts, key=sum)
+    length = common_length(key[first:], rest, second)
+    return length if length >= 2 * max(EQUAL_AGAIN, first, second) else 0
