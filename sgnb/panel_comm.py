@@ -45,6 +45,7 @@ class PanelComm:
         self._outbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._feeds: dict[str, tuple[EngineFeed, set[str]]] = {}
         run_no_hooks(comm)
+        answer_on_any_shell(comm)
         comm.on_msg(self._on_message)
         comm.on_close(lambda _message: self.close(tell=False))
 

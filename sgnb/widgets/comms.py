@@ -15,11 +15,22 @@ from typing import Any
 
 
 def answer_on_any_shell(comm: Any) -> None:
-    """Forget which shell sent last: the page's next message goes where the page sends it. Harmless elsewhere."""
+    """Forget which shell sent: the page's next message goes where the page sends it. Harmless elsewhere.
+
+    Called when the comm is there and after each send. To forget alone would leave the time of the send itself, in which a
+    Stop would wait for the cell; so the question is answered another way where ipykernel asks one.
+    """
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = _as_the_page_sends
+        getattr(comm, "_reply_subshell_ids", {}).clear()  # one for each question that was answered
     try:
         del comm._reply_subshell_id
     except AttributeError:
         pass  # an ipykernel without that memory, or nothing was sent yet
+
+
+def _as_the_page_sends(_data: object, subshell: str | None) -> str | None:
+    return subshell
 
 
 def run_no_hooks(comm: Any) -> None:

@@ -15,11 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from ipykernel.comm.comm import BaseComm
 
 from sgnb.engine.launch import CleanFormatter
 from sgnb.errors import RequestError
 from sgnb.runtime import events as ev
 from sgnb.widgets import output, program, subscriber, telemetry
+from sgnb.widgets.comms import answer_on_any_shell
 from sgnb.widgets.program import MIME_WIDGET
 from sgnb.widgets.static import fold_log, html_of, text_of
 from sgnb.widgets.subscriber import DROP_AFTER, MAX_WAITING, WINDOW, Subscriber
@@ -265,6 +267,18 @@ def test_F75_where_the_script_does_not_load_the_table_streams(monkeypatch: pytes
     clock[0] += output.PLAIN_EVERY
     assert not shown.publish(), "nothing comes after the end"
     output.retire_all()
+
+
+def test_F72_a_page_is_heard_on_its_shell_while_we_send() -> None:
+    """The Stop that arrives in the middle of a send from the cell's shell does not wait for the cell."""
+    comm = BaseComm(target_name="sgnb.test")
+    answer_on_any_shell(comm)
+    comm._reply_subshell_id = None  # the cell's shell, as ipykernel notes it before it sends
+    comm._reply_subshell_ids["p.1"] = None
+    assert comm._reply_subshell_for({"content": {"k": "stop"}}, "the page's") == "the page's"
+    assert comm._reply_subshell_for({"content": {"id": "p.1"}}, "the page's") == "the page's"
+    answer_on_any_shell(comm)
+    assert not comm._reply_subshell_ids and not hasattr(comm, "_reply_subshell_id")
 
 
 def test_what_waits_of_a_cells_output_is_sent_though_one_message_fails(
