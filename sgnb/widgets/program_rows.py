@@ -221,7 +221,7 @@ def error_lines(error: BaseException) -> tuple[list[str], int]:
 
 def option_words(option: str) -> str:
     """An option as it is shown: in quotes where blanks at its ends would not be seen."""
-    return words.quoted(option) if option.strip() != option else words.visible(option)
+    return words.quoted(option, len(option)) if option.strip() != option else words.visible(option)
 
 
 def scoring_words(options: Sequence[str]) -> str:

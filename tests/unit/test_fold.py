@@ -39,6 +39,18 @@ def test_a_failed_gen_marks_its_row_once_and_keeps_the_text() -> None:
     assert text_of(fold).splitlines()[-1].startswith("Failed in 1.00 s")
 
 
+def test_a_choice_with_blanks_at_its_ends_is_shown_whole() -> None:
+    """Cut ones could not be told apart, and the static form has every text."""
+    options = tuple(f" {'the same beginning of a long choice, and then '}{end}" for end in ("one", "two"))
+    log = ev.EventLog()
+    log.append(ev.RunStarted("[7]", "7", "tiny"))
+    log.append(ev.StateOpened(1, ""))
+    log.append(ev.GenQueued(1, "r1", "pick", 4, 0, options=options))
+    log.append(ev.GenDone("r1", META | {"choice": 1, "normalized_prompt_logprobs": [-1.1, -0.1]}))
+    shown = text_of(fold_of(log))
+    assert all(f'"{option}"' in shown for option in options), shown
+
+
 def test_a_gen_behind_one_that_failed_was_not_run() -> None:
     log = a_log(ended=False)
     log.append(ev.RoleEnded(1, "assistant"))
