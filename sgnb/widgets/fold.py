@@ -100,7 +100,8 @@ class ProgramFold:
     def end_as(self, status: str) -> None:
         """Show ``status`` for a run whose log is still open (its engine does not answer any more)."""
         if self.finished is None:
-            self._end(ev.RunFinished(status, max(0.0, time.monotonic() - self._began)))
+            now = time.monotonic()
+            self._end(ev.RunFinished(status, max(0.0, now - self._began)), now)
             self.version += 1
 
     def bump(self) -> None:
@@ -124,7 +125,7 @@ class ProgramFold:
             case ev.TextAppended(state=state, text=text, line=line):
                 self._append_prompt(state, text, line)
             case ev.GenQueued():
-                self._queue(event)
+                self._queue(event, now)
                 self._count(self._lane_of(event.state), 1, now)
             case ev.GenHeld(rid=rid) if rid in self.generations:
                 row, _, cost = self.generations[rid]
@@ -145,7 +146,7 @@ class ProgramFold:
             case ev.GrammarReady(argument=argument, source=source, seconds=seconds):
                 self._grammars[argument, source] = seconds if self.times else None
             case ev.RunFinished():
-                self._end(event)
+                self._end(event, now)
 
     def _open_state(self, event: ev.StateOpened, now: float) -> None:
         """A root state writes into the run's own lane, a branch into one of its own beside the others of its fork."""
@@ -210,13 +211,13 @@ class ProgramFold:
         self._grow(row.segments[-1], text)
         self._touch(row)
 
-    def _queue(self, event: ev.GenQueued) -> None:
+    def _queue(self, event: ev.GenQueued, now: float) -> None:
         row = self._row_of(event.state, event.line)
         segment = Segment(True, event.name)
         lane = self._lane_of(event.state)
         before = next((c.name for c in reversed(lane.costs) if c.state in ("queued", "running")), "")
         cost = Cost(event.name, event.max_new_tokens, event.rid, options=event.options, shape=event.shape)
-        cost.method = event.method
+        cost.method, cost.asked = event.method, now
         cost.after = before if lane.number or before else ""
         cost.texts = self._fresh.pop(event.state, [])
         row.segments.append(segment)
@@ -260,7 +261,7 @@ class ProgramFold:
             case ev.GenFailed() if cost.state == "queued" and cost.after:  # it never had its turn
                 cost.state, cost.reason = "done", {"type": NOT_RUN}
             case ev.GenFailed(error=error):
-                cost.state, cost.reason = "failed", {"type": "error"}
+                cost.end("failed", "error", now)
                 self._fail(row, error)
 
     def _read_prompt(self, cost: Cost, told: object) -> None:
@@ -314,15 +315,14 @@ class ProgramFold:
         cost.prompt, cost.cached = None, 0
         self.tokens -= cost.tokens
 
-    def _end(self, event: ev.RunFinished) -> None:
+    def _end(self, event: ev.RunFinished, now: float) -> None:
         self.finished, self.status = event, event.status
         if event.error is not None and event.status == "failed":
             self._fail(None, event.error, again=False)
         for row in self.rows:
             for cost in row.costs:
                 if cost.state in ("queued", "running"):
-                    begun = cost.state == "running"
-                    cost.state, cost.reason = "done", {"type": "abort" if begun else NOT_RUN}
+                    cost.end("done", "abort" if cost.state == "running" else NOT_RUN, now)
             self._touch(row)
         for lane in self.lanes:
             lane.under_way = 0

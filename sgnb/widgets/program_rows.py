@@ -90,6 +90,8 @@ class Cost:
     tokens: int = 0
     forced: int = 0
     seconds: float | None = None
+    asked: float = 0.0
+    """When it was queued, by the log's clock."""
     first_step: int = -1
     last_step: int = -1
     reason: dict[str, Any] = field(default_factory=dict)
@@ -142,6 +144,11 @@ class Cost:
         """How long it took, or nothing while that is not known."""
         return "" if self.seconds is None else words.duration(self.seconds)
 
+    def end(self, state: str, reason: str, now: float) -> None:
+        """It has ended and its backend tells no more of it: as long as it took is counted here."""
+        self.state, self.reason = state, {"type": reason}
+        self.seconds = None if reason == NOT_RUN else max(0.0, now - self.asked)
+
     def parts(self, *, times: bool, stopped: bool, chosen: bool = True) -> list[str]:
         """The cost line's words after the bar, without the variable's name. ``chosen``: with the winner of a choice."""
         if self.state == "queued":
@@ -158,8 +165,8 @@ class Cost:
         if self.shared:
             took = [f"shared with {self.shared_with}, computed once"]
         forced = f", {words.count(self.forced)} forced" if self.forced else ""
-        counted = f"{words.count(self.tokens)} tok{forced}"
-        return [counted, *took, words.stop_words(self.reason, stopped=stopped, shape=self.shape)]
+        counted = [] if self.options else [f"{words.count(self.tokens)} tok{forced}"]
+        return [*counted, *took, words.stop_words(self.reason, stopped=stopped, shape=self.shape)]
 
     def reuse(self) -> str:
         """``20 of 31 tokens reused``, or nothing while it is not known."""

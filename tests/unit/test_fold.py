@@ -11,6 +11,7 @@ from program_logs import META, a_log, fold_of, forked
 from sgnb.config import MAX_SHOWN_CHARS
 from sgnb.errors import EngineDied, RequestError
 from sgnb.runtime import events as ev
+from sgnb.widgets.fold import ProgramFold
 from sgnb.widgets.static import TAGS, html_of, render_html, render_text, text_of
 from sgnb.widgets.tables import LEFT
 
@@ -37,6 +38,32 @@ def test_a_failed_gen_marks_its_row_once_and_keeps_the_text() -> None:
     assert fold.rows[1].error == error.lines()
     assert "a thing." in text_of(fold)
     assert text_of(fold).splitlines()[-1].startswith("Failed in 1.00 s")
+
+
+@pytest.mark.parametrize("way", ["stopped", "failed", "no answer"])
+def test_a_gen_that_no_meta_ends_has_its_time(way: str) -> None:
+    log = a_log(ended=False)
+    log.append(ev.GenQueued(1, "r2", "pick", 4, 0, options=("yes", "no")))
+    log.append(ev.GenStarted("r2"))
+    error = EngineDied("gone")
+    if way == "failed":
+        log.append(ev.GenFailed("r1", error))
+        log.append(ev.GenFailed("r2", error))
+    if way != "no answer":
+        log.append(ev.RunFinished(way, 1.0, error if way == "failed" else None))
+    entries = [ev.Entry(one.seq, 100 + one.seq, one.event) for one in log.since(0)]
+    fold = ProgramFold(times=True)
+    fold.feed(entries)
+    if way == "no answer":
+        fold.end_as("stopped")
+    gen, pick = fold.costs()
+    asked = next(one.time for one in entries if isinstance(one.event, ev.GenQueued) and one.event.rid == "r1")
+    until = next((one.time for one in entries if isinstance(one.event, ev.GenFailed | ev.RunFinished)), None)
+    assert gen.seconds is not None and (until is None or gen.seconds == until - asked)
+    word = "failed" if way == "failed" else "stopped"
+    assert gen.parts(times=True, stopped=True) == ["3 tok", gen.took(), word]
+    assert pick.parts(times=True, stopped=True) == [pick.took(), word], "a choice has no tokens to count"
+    assert gen.parts(times=False, stopped=True) == ["3 tok", word]
 
 
 def test_a_choice_with_blanks_at_its_ends_is_shown_whole() -> None:
