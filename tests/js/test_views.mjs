@@ -15,7 +15,7 @@ import { NodeTexts } from "../../sgnb/widgets/static/node_texts.js";
 import { RunningTexts } from "../../sgnb/widgets/static/running_texts.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { TreeView } from "../../sgnb/widgets/static/tree.js";
-import { ageShare, flightsOf, layoutTree, reach, recentlyGone, runsOf, tickStep } from "../../sgnb/widgets/static/tree_data.js";
+import { ageShare, flightsOf, layoutTree, pathFacts, reach, recentlyGone, runsOf, tickStep } from "../../sgnb/widgets/static/tree_data.js";
 import { cast, large, Script } from "./scenario.mjs";
 
 function stateOf(script) {
@@ -277,6 +277,15 @@ test("runs of a path are counted over all its owners together", () => {
   const state = new EngineState(20);
   for (const [owner, start, length] of [["node:2", 0, 4], ["node:3", 4, 2], ["c1.r1", 10, 1], ["node:2", 12, 2]]) state._run(owner, start, length, "", 0);
   assert.deepEqual([["node:2"], ["node:2", "node:3"], ["node:2", "node:3", "c1.r1"], ["gone"], []].map(owners => runsOf(state, owners)), [2, 2, 3, 0, 0]);
+});
+
+test("the slots of a node's path are its own, and never the free ones too", () => {
+  const store = stateOf(cast());
+  const { live } = store;
+  const [id, node] = [...live.nodes].find(([, { start, length }]) => start && length);
+  const slots = new Map(pathFacts(live, live.path(id), "", String)).get("Slots");
+  assert.match(slots, new RegExp(`^${count(node.start + node.length)} in `));
+  assert.ok(live.owned("") > 0, "some are free");
 });
 
 test("the map's head says how much memory the pool is, where that is known", () => {

@@ -196,7 +196,7 @@ export function pathFacts(state, ids, rid, name) {
   const others = node => holders.filter(([other, held]) => other !== rid && held.includes(node.id) && !held.includes(end.id));
   const shared = path.findLast(node => node !== end && others(node).length);
   if (shared) facts.push([trans.__("First %1 tok also by", count(shared.start + shared.length)), names(others(shared))]);
-  const owners = [...ids.map(id => `node:${id}`), rid];
+  const owners = [...ids.map(id => `node:${id}`), ...(rid ? [rid] : [])]; // free slots are nobody's: ""
   const slots = count(owners.reduce((sum, owner) => sum + state.owned(owner), 0));
   const runs = runsOf(state, owners);
   facts.push([trans.__("Slots"), trans._n("%3 in %2 run", "%3 in %2 runs", runs, count(runs), slots)]);
