@@ -332,6 +332,36 @@ def test_slots_that_are_unaccounted_for_can_be_reported(browser: Browser) -> Non
     page.close()
 
 
+def test_find_is_seen_in_the_node_link_form_and_a_zoomed_tree_follows_the_keys(browser: Browser) -> None:
+    page = open_view(browser, "tree")
+    view = "document.querySelector('.sgnb-view').sgnbView"
+    page.get_by_role("radio", name="Tree", exact=True).click()
+    page.evaluate(
+        """() => {
+          const { prototype } = CanvasRenderingContext2D;
+          const { fillRect } = prototype;
+          window.alphas = new Set();
+          prototype.fillRect = function (...box) { window.alphas.add(this.globalAlpha); fillRect.apply(this, box); };
+        }"""
+    )
+    page.get_by_label("Find text or request").fill("Classify the issue")
+    page.wait_for_function("() => window.alphas.has(0.4) && window.alphas.has(1)")
+    page.get_by_label("Find text or request").fill("")
+    page.get_by_role("radio", name="Icicle").click()
+    page.evaluate(
+        f"() => {{ store.select({{kind: 'node', id: 2}}); {view}._domain = [0, 40]; {view}.changed(); }}"
+    )
+    page.locator("canvas.sgnb-tree-canvas").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function(
+        f"""() => {{
+          const node = store.shown.nodes.get(store.selection.id);
+          return node.start >= 312 && {view}._domain[0] <= node.start && {view}._domain[1] > node.start;
+        }}"""
+    )
+    page.close()
+
+
 def test_find_reads_the_texts_it_does_not_know_and_a_selection_is_explained(browser: Browser) -> None:
     page = open_view(browser, "tree")
     page.get_by_label("Find text or request").fill("Worker pool 3 never")  # its node is in a fold

@@ -90,7 +90,7 @@ export class TreeView extends View {
       if (!event.ctrlKey && !event.shiftKey && this._spacer.offsetHeight > this._scroll.clientHeight) return; // rows scroll
       event.preventDefault();
       const x = event.clientX - canvas.getBoundingClientRect().left;
-      this._zoomBy(event.deltaY < 0 ? 1.25 : 0.8, (this._domain?.[0] ?? 0) + x / this._scale);
+      this._zoomBy((event.deltaY || event.deltaX) < 0 ? 1.25 : 0.8, (this._domain?.[0] ?? 0) + x / this._scale);
     }, { passive: false });
     on(this._scroll, "scroll", () => this.changed());
   }
@@ -210,10 +210,20 @@ export class TreeView extends View {
     requestAnimationFrame(() => {
       const block = this.blocks.find(other => other.kind === "node" && other.id === id);
       if (!block) return;
+      this._panTo(block.node);
       const y = block.row * this._rowHeight;
       const height = this._scroll.clientHeight - AXIS;
       if (y < this._scroll.scrollTop || y + this._rowHeight > this._scroll.scrollTop + height) this._scroll.scrollTop = y - height / 3;
     });
+  }
+
+  /** Where x is zoomed, a node beyond its edge comes into the picture. */
+  _panTo({ start, length }) {
+    const [from, to] = this._domain ?? [0, Infinity];
+    if (this.mode !== "icicle" || (start < to && start + length > from)) return;
+    const first = Math.max(0, start - (to - from) * 0.15);
+    this._domain = [first, first + to - from];
+    this.changed();
   }
 
   _blockAt(event) {

@@ -156,7 +156,7 @@ export function drawAxis({ context, c, scale }, from, width) {
 
 /** The node-link form; returns the places of its boxes. */
 export function drawLinks(paint, { boxes, left }, width, height, top) {
-  const { context, c, path } = paint;
+  const { context, c, path, hits } = paint;
   const column = Math.max(90, width / Math.max(1, ...boxes.map(box => box.depth + 1)));
   const X = box => box.depth * column + 1;
   const Y = box => box.row * LINK_ROW - top + 4;
@@ -177,8 +177,10 @@ export function drawLinks(paint, { boxes, left }, width, height, top) {
     const x = X(box);
     const y = Y(box);
     if (y < -LINK_ROW || y > height) continue;
+    context.globalAlpha = hits && !hits.has(box.id) ? 0.4 : 1;
     drawNode(paint, node, x, y, w + 1, 21, y + 10);
-    if (path.has(box.id)) {
+    context.globalAlpha = 1;
+    if (path.has(box.id) || hits?.has(box.id)) {
       context.strokeStyle = c.strong;
       context.lineWidth = 2;
       context.strokeRect(x + 1, y + 1, w - 2, 18);
