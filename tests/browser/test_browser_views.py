@@ -362,6 +362,26 @@ def test_find_is_seen_in_the_node_link_form_and_a_zoomed_tree_follows_the_keys(b
     page.close()
 
 
+def test_figures_of_a_long_window_are_those_of_its_last_step(browser: Browser) -> None:
+    """They are counted once a second; the last count must not be left out where a run ends within that second."""
+    page = open_view(browser, "timeline", scenario="batch()")
+    view = "document.querySelector('.sgnb-view').sgnbView"
+    steps = "() => document.querySelector('.sgnb-time-window p').innerText"
+    page.evaluate(f"() => {{ {view}.span = 60; {view}.changed(); }}")
+    page.locator(".sgnb-time-window h3", has_text="60.0 s").wait_for()
+    before = page.evaluate(steps)
+    page.evaluate(
+        """() => {
+          const known = script.events.length;
+          script.later(0.01).pass([{ rid: 'c1.w', kind: 'decode', tokens: 1, prefix: 900 }]);
+          store.feedEvents(script.events.slice(known), { time: script.time });
+          store._tell('data');
+        }"""
+    )
+    page.wait_for_function(f"before => ({steps})() !== before", arg=before, timeout=5000)
+    page.close()
+
+
 def test_find_reads_the_texts_it_does_not_know_and_a_selection_is_explained(browser: Browser) -> None:
     page = open_view(browser, "tree")
     page.get_by_label("Find text or request").fill("Worker pool 3 never")  # its node is in a fold

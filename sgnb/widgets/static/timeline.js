@@ -69,7 +69,7 @@ export class TimelineView extends View {
     fill(this.side, this.about, this.step, moves, this.inView);
     this.acts = actsBar(this.store, { say: words => this.region.say(words), window: () => this.window });
     fill(this.foot, this.acts.element);
-    this._offs.push(() => this.acts.close());
+    this._offs.push(() => this.acts.close(), () => clearTimeout(this._later));
     listen(this);
   }
 
@@ -314,10 +314,16 @@ export class TimelineView extends View {
   _window(index, from, to) {
     const now = performance.now();
     const key = `${this.right} ${this.span}`;
-    if (to - from > 5 && key === this._windowKey && now - this._windowAt < TABLE_EVERY) return;
+    if (to - from > 5 && key === this._windowKey && now - this._windowAt < TABLE_EVERY) return this._again();
     this._windowKey = key;
     this._windowAt = now;
-    refill(this.inView, windowNodes(index, from, to));
+    return refill(this.inView, windowNodes(index, from, to));
+  }
+
+  /** What was left out now is made up for, also where nothing else happens: a run has ended, a recording stands still. */
+  _again() {
+    clearTimeout(this._later);
+    this._later = setTimeout(() => this.changed(), TABLE_EVERY);
   }
 
   details() {
@@ -334,7 +340,8 @@ export class TimelineView extends View {
     this.acts.update();
     const table = `${this.mode} ${JSON.stringify(selection)} ${this.right} ${this.span}`;
     const now = performance.now();
-    if (this.mode === "table" && (table !== this._tableKey || now - this._tableAt >= TABLE_EVERY)) {
+    if (this.mode === "table" && table === this._tableKey && now - this._tableAt < TABLE_EVERY) this._again();
+    else if (this.mode === "table") {
       this._tableKey = table;
       this._tableAt = now;
       const chosen = { chosenStep: selection?.kind === "step" ? selection.id : -1, chosenRid: record?.rid ?? "" };
