@@ -233,6 +233,9 @@ test("ticks stand apart and are round", () => {
     assert.ok(times.length >= 2 && times.length <= 9);
     assert.match(step.toExponential(), /^[1250]/);
   }
+  const ms = ticksOf(1780000000.0001, 1780000000.0011, 780).after; // the clock of an engine; the shortest window
+  assert.deepEqual(ms.slice(1, 4), ["+0.2 ms", "+0.4 ms", "+0.6 ms"]);
+  assert.deepEqual(ticksOf(1780000000, 1780000009, 780).after.slice(0, 3), ["+0 ms", "+2 s", "+4 s"]);
 });
 
 test("lanes leave when they are out of view, in order of arrival", () => {

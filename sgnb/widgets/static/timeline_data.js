@@ -210,14 +210,18 @@ export function ratesOf(index, from, to, count) {
   return { prefill, decode };
 }
 
-/** Ticks at least `apart` px apart: {step, times}. */
+/** Ticks at least `apart` px apart: {step, times, after}; `after`: how long after the first each is, in words. */
 export function ticksOf(from, to, width, apart = 88) {
   const least = ((to - from) * apart) / Math.max(1, width);
   const power = 10 ** Math.floor(Math.log10(least));
   const step = [1, 2, 5, 10].map(factor => factor * power).find(value => value >= least * 0.999) ?? 10 * power;
   const times = [];
   for (let k = Math.ceil(from / step - 1e-6); k * step <= to + 1e-9; k++) times.push(k * step);
-  return { step, times };
+  return { step, times, after: times.map((_, nth) => `+${tickWords(nth * step)}`) }; // clocks count from 1970: differences of times are not exact
+}
+
+function tickWords(value) {
+  return value < 0.9995 ? `${Number((value * 1000).toPrecision(4))} ms` : `${Number(value.toPrecision(4))} s`;
 }
 
 /** Figures of a window: steps by mode, seconds between two tokens of a request (p50, p95), the idle share. */

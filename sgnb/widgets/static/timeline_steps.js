@@ -37,7 +37,7 @@ function mostTokens(index, first, last) {
 }
 
 function grid(context, b, g, height, say) {
-  const { step, times } = ticksOf(g.from, g.to, g.width);
+  const { step, times, after } = ticksOf(g.from, g.to, g.width);
   context.strokeStyle = b.line;
   context.lineWidth = 1;
   context.font = `12px ${b.ui}`;
@@ -51,17 +51,13 @@ function grid(context, b, g, height, say) {
     context.moveTo(x, ROWS.axis - 4);
     context.lineTo(x, height);
     context.stroke();
-    const text = i === 0 ? say(tick, step) : `+${tickWords(tick - times[0])}`;
+    const text = i === 0 ? say(tick, step) : after[i];
     const wide = context.measureText(text).width;
     const at = Math.min(Math.max(g.left - 20, x - wide / 2), g.left + g.width - wide);
     if (at < end + 8) return;
     context.fillText(text, at, 9);
     end = at + wide;
   });
-}
-
-function tickWords(value) {
-  return value < 0.9995 ? `${Number((value * 1000).toPrecision(4))} ms` : `${Number(value.toPrecision(4))} s`;
 }
 
 /** Each step by itself. One colour after the other: a canvas is quick while its brush stays. */
