@@ -332,6 +332,42 @@ def test_slots_that_are_unaccounted_for_can_be_reported(browser: Browser) -> Non
     page.close()
 
 
+def test_the_map_zooms_at_the_pointer_and_copies_what_is_selected(browser: Browser) -> None:
+    page = open_view(browser, "kv")
+    canvas = page.locator("canvas.sgnb-kv-canvas")
+    canvas.click(position={"x": 646, "y": 42})
+    slot = page.evaluate("() => document.querySelector('.sgnb-view').sgnbView.cursor")
+    box = canvas.bounding_box()
+    assert box is not None
+    pointer = {"clientX": box["x"] + 646, "clientY": box["y"] + 42}
+    wide = "document.querySelector('.sgnb-kv-spacer').offsetWidth"
+    for _ in range(3):
+        before = page.evaluate(wide)
+        page.mouse.wheel(0, -100)
+        page.wait_for_function(
+            f"""([before, pointer, slot]) => {wide} > before
+              && document.querySelector('.sgnb-view').sgnbView._slotAt(pointer) === slot""",
+            arg=[before, pointer, slot],
+            timeout=5000,
+        )
+    copied = "() => document.querySelector('.sgnb-view').sgnbView.copy()"
+    page.evaluate("() => store.select({kind: 'request', id: 'c1.r11'})")
+    page.locator(".sgnb-kv-holders tr.sgnb-chosen").wait_for()
+    assert page.evaluate(copied).startswith("9.1 finding, decode: ")
+    node = page.evaluate("() => store.shown.holds.get('c1.r11')")
+    page.evaluate("id => store.select({kind: 'node', id})", node)
+    assert f"node {node}, " in page.evaluate(copied)
+    page.mouse.down()
+    page.mouse.move(300, 120, steps=3)
+    page.mouse.up()
+    page.locator(".sgnb-kv-about h3", has_text="Slots ").wait_for()
+    assert page.evaluate(copied).startswith("Slots ")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.querySelector('.sgnb-kv-about').innerText === ''")
+    assert page.evaluate(copied) == ""
+    page.close()
+
+
 def test_find_is_seen_in_the_node_link_form_and_a_zoomed_tree_follows_the_keys(browser: Browser) -> None:
     page = open_view(browser, "tree")
     view = "document.querySelector('.sgnb-view').sgnbView"

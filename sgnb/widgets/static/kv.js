@@ -91,7 +91,7 @@ export class KVMapView extends View {
     on(canvas, "wheel", event => {
       if (document.activeElement !== canvas) return; // the page scrolls until the map was chosen
       event.preventDefault();
-      this._zoomAt(event.deltaY < 0 ? 1 : -1, this._slotAt(event));
+      this._zoomAt(event.deltaY < 0 ? 1 : -1, this._slotAt(event), event);
     }, { passive: false });
     on(this._scroll, "scroll", () => this.changed());
     const past = this._past.canvas;
@@ -144,6 +144,11 @@ export class KVMapView extends View {
   }
 
   key(event) {
+    if (event.key === "Escape") {
+      this.range = null;
+      this.cursor = undefined;
+      this.changed();
+    }
     if (document.activeElement !== this._map.canvas) return false;
     const here = this.cursor ?? 0;
     const next = slotTo(here, event, this._layout, this.store.shown.slots);
@@ -163,7 +168,8 @@ export class KVMapView extends View {
     this._zoomAt(direction, this.cursor ?? -1);
   }
 
-  _zoomAt(direction, slot) {
+  /** `at`: the pointer, under which `slot` stays. */
+  _zoomAt(direction, slot, at = null) {
     if (direction === 0) this._zoomLevel = 0;
     else {
       const now = this._layout.pitch;
@@ -171,7 +177,16 @@ export class KVMapView extends View {
       this._zoomLevel = (direction > 0 ? levels[0] : levels.at(-1)) ?? now;
     }
     this.changed();
-    if (slot >= 0) requestAnimationFrame(() => this._reveal(slot));
+    if (slot >= 0) requestAnimationFrame(() => (at ? this._keepUnder(at, slot) : this._reveal(slot)));
+  }
+
+  /** Scroll so far that `slot` lies where the pointer is. */
+  _keepUnder({ clientX, clientY }, slot) {
+    const box = this._map.canvas.getBoundingClientRect();
+    const { cols, pitch, group } = this._layout;
+    const cell = Math.floor(slot / group);
+    this._scroll.scrollLeft = ((cell % cols) + 0.5) * pitch - (clientX - box.left - GUTTER);
+    this._scroll.scrollTop = (Math.floor(cell / cols) + 0.5) * pitch - (clientY - box.top);
   }
 
   _reveal(slot) {
@@ -219,9 +234,13 @@ export class KVMapView extends View {
   }
 
   copy() {
-    const { selection } = this.store;
-    if (!selection) return "";
-    return this.words(selection.slot ?? this.cursor ?? 0).join("\n");
+    const { selection, shown } = this.store;
+    if (this.range) return this.panel.rangeWords;
+    const { kind = "", id, slot = kind ? undefined : this.cursor } = selection ?? {};
+    if (kind === "request" && slot === undefined) return this.panel.holderWords(id);
+    const place = kind === "node" ? shown.placeOf(`node:${id}`) : undefined;
+    const one = slot ?? (kind === "slot" ? id : place ? shown.owners.indexOf(place) : -1);
+    return one >= 0 ? this.words(one).join("\n") : "";
   }
 
   // ---------------------------------------------------------------- drawing

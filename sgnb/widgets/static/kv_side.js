@@ -109,6 +109,17 @@ export class KVSide {
     return fill(this._about, this.view.words(slot).map((line, index) => el("div", index ? "sgnb-dim" : "", {}, line)));
   }
 
+  /** What a drag over the map chose, as text. */
+  get rangeWords() {
+    return this._about.innerText;
+  }
+
+  /** What a request holds, as text; "" when it holds nothing. */
+  holderWords(rid) {
+    const holder = this._list?.find(one => one.rid === rid);
+    return holder ? trans.__("%1, %2: %3 own, %4 shared", holder.name, holder.state, counted.slots(holder.own), count(holder.shared)) : "";
+  }
+
   _name(owner) {
     if (!owner) return trans.__("free");
     if (owner.startsWith("node:")) return trans.__("node %1 of the tree", owner.slice(5));
@@ -119,6 +130,7 @@ export class KVSide {
     const { texts } = this.view;
     texts.want([...state.live.keys()].map(rid => state.nodes.get(state.holds.get(rid))).filter(Boolean));
     const list = holdersOf(state, this.store.history, runs, this._kept, node => texts.of(node) ?? "");
+    this._list = list;
     if (!list.length) return fill(this.holders, el("p", "sgnb-dim sgnb-pad", {}, trans.__("Nobody holds slots.")));
     if (this.holders.contains(document.activeElement) && this._holderCount === list.length) return undefined;
     this._holderCount = list.length;
