@@ -368,6 +368,28 @@ def test_the_map_zooms_at_the_pointer_and_copies_what_is_selected(browser: Brows
     page.close()
 
 
+@pytest.mark.parametrize("kind", ["tree", "kv", "timeline"])
+def test_tips_are_whole_and_the_ring_of_what_scrolls_is_inside(browser: Browser, kind: str) -> None:
+    page = open_view(browser, kind, scenario="batch()" if kind == "timeline" else "cast()")
+    canvas = page.locator(f".sgnb-{'time' if kind == 'timeline' else kind}-scroll canvas")
+    canvas.hover(position={"x": 130, "y": 30})
+    tip = page.locator(".sgnb-tooltip:visible")
+    tip.wait_for()
+    cut = "tip => [tip, ...tip.children].some(one => one.scrollWidth > one.clientWidth + 1)"
+    tip.evaluate("tip => tip.lastChild.append(' and a text that is longer than a tip is wide'.repeat(3))")
+    assert not tip.evaluate(cut)
+    page.mouse.move(2, 2)
+    page.locator(".sgnb-find").focus()
+    page.keyboard.press("Tab")
+    canvas.focus()
+    ring = canvas.evaluate(
+        "one => [one.matches(':focus-visible'), parseFloat(getComputedStyle(one).outlineOffset), "
+        "parseFloat(getComputedStyle(one).outlineWidth)]"
+    )
+    assert ring[0] and ring[1] + ring[2] <= 0, "what scrolls cuts what stands outside of it"
+    page.close()
+
+
 def test_find_is_seen_in_the_node_link_form_and_a_zoomed_tree_follows_the_keys(browser: Browser) -> None:
     page = open_view(browser, "tree")
     view = "document.querySelector('.sgnb-view').sgnbView"
