@@ -193,6 +193,7 @@ def test_nothing_is_cut_in_any_width(browser: Browser, width: int, layout: str, 
     for box in boxes(page, ".sgnb-program button:visible, .sgnb-cost-rest:visible, .sgnb-option:visible"):
         assert box["left"] >= root["left"] - 1 and box["right"] <= root["right"] + 1
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+    assert page.locator(".sgnb-shade-label").is_visible(), "a choice that reads None alone says nothing"
     dangling = page.locator(".sgnb-cost-rest > .sgnb-item:first-child > .sgnb-dot:visible").evaluate_all(
         """dots => dots.filter(dot => {
           const [at, line] = [dot.getBoundingClientRect(), dot.closest(".sgnb-cost").getBoundingClientRect()];
@@ -365,6 +366,33 @@ def test_shades_legend_and_tokens_by_keyboard(browser: Browser) -> None:
     assert keys.is_hidden()
     assert page.evaluate("() => document.activeElement.classList.contains('sgnb-model')")
     assert page.errors == []
+    page.close()
+
+
+def test_choices_are_compared_and_their_figures_reached_by_keyboard(browser: Browser) -> None:
+    """Bars begin at one place, whatever the texts; every stop of the keyboard is seen, and one says what tooltips do."""
+    script = Script()
+    options = ("no", "yes, and " + "at length " * 4 + "so", "perhaps")
+    script.select(1, "pick", 4, (0.1, 0.7, 0.2), options)
+    script.finish()
+    page = open_program(browser, snapshot_of(script))
+    bars = boxes(page, ".sgnb-share-ground")
+    assert len({(bar["left"], bar["width"]) for bar in bars}) == 1, bars
+    page.locator(".sgnb-rows").focus()
+    said = []
+    while page.evaluate("() => document.activeElement !== document.body"):
+        [box] = page.locator(":focus").evaluate_all(
+            "nodes => nodes.map(node => node.getBoundingClientRect().toJSON())"
+        )
+        assert box["width"] > 0 and box["height"] > 0, page.locator(":focus").evaluate(
+            "node => node.outerHTML"
+        )
+        said.append(page.locator(":focus").inner_text())
+        page.keyboard.press("Tab")
+    figures = "mean logprobs from the top: −2.303, −0.357, −1.609"
+    assert figures in said
+    assert page.get_by_text(figures).bounding_box()["height"] == 0, "else it would be read all the time"  # type: ignore[index]
+    assert page.errors == []  # type: ignore[attr-defined]
     page.close()
 
 

@@ -10,6 +10,8 @@ export function joinDots(parent, parts, lead = false) {
   parts.forEach((part, index) => parent.append(el("span", "sgnb-item", {}, index || lead ? el("span", "sgnb-dot", { "aria-hidden": "true" }, "·") : null, part)));
 }
 
+const meanLogprob = (cost, index) => cost.scores[index].toFixed(3).replace("-", "−");
+
 const KINDS = { error: () => trans.__("error"), note: () => trans.__("note") };
 
 /** A row. `view` is the program view: its shade, its actions; `index`: the row's place in the program. */
@@ -82,6 +84,7 @@ export class RowView {
       const cost = row.costs[gen];
       const span = this.text.views[index].span;
       span.classList.toggle("sgnb-running", cost?.state === "running" && !cost.options);
+      span.hidden = !!cost?.options; // no stop of the keyboard where nothing is seen
       this.text.views[index].rid = cost?.rid;
     });
     this.textNode.hidden = !segs.some(seg => seg.text || seg.hidden || (seg.model && !seg.text));
@@ -111,7 +114,7 @@ export class RowView {
     const key = JSON.stringify(this.row.costs);
     if (key === this.costKey) return;
     this.costKey = key;
-    const lines = this.row.costs.flatMap(cost => [cost.options ? this._choices(cost) : null, this._costLine(cost)]);
+    const lines = this.row.costs.flatMap(cost => [...((cost.options && this._choices(cost)) || []), this._costLine(cost)]);
     refocus(this.costs, () => fill(this.costs, lines));
   }
 
@@ -153,7 +156,7 @@ export class RowView {
     const rows = cost.options.map(([text, share, chosen], index) => {
       const bar = el("span", chosen ? "sgnb-share sgnb-share-chosen" : "sgnb-share");
       bar.style.width = `${Math.round(100 * Number(share || 0))}%`;
-      const raw = cost.scores ? [cost.method, trans.__("mean logprob %1", cost.scores[index].toFixed(3).replace("-", "−"))].filter(Boolean).join(", ") : "";
+      const raw = cost.scores ? [cost.method, trans.__("mean logprob %1", meanLogprob(cost, index))].filter(Boolean).join(", ") : "";
       return el(
         "div",
         chosen ? "sgnb-option sgnb-option-chosen" : "sgnb-option",
@@ -164,9 +167,17 @@ export class RowView {
         el("span", "sgnb-share-number", {}, share || (cost.state === "done" ? "" : "…"))
       );
     });
-    if (cost.more) rows.push(el("div", "sgnb-note", {}, cost.more));
-    const idle = cost.state === "queued" && !known;
-    return idle ? null : el("div", "sgnb-options", { role: "list", "aria-label": trans.__("Choices of %1", cost.name) }, rows);
+    if (cost.state === "queued" && !known) return null;
+    const list = el("div", "sgnb-options", { role: "list", "aria-label": trans.__("Choices of %1", cost.name) }, rows);
+    return [list, cost.more ? el("div", "sgnb-note", {}, cost.more) : null, this._figures(cost)].filter(Boolean);
+  }
+
+  /** What the tooltips of choices say, for the keyboard: seen while it has the focus. */
+  _figures(cost) {
+    if (!cost.scores) return null;
+    const figures = cost.options.map((_, index) => meanLogprob(cost, index)).join(", ");
+    const said = [cost.method, trans.__("mean logprobs from the top: %1", figures)].filter(Boolean).join(", ");
+    return el("div", "sgnb-note sgnb-figures", { tabindex: 0, role: "note", "aria-label": said }, said);
   }
 
   _toggle() {
