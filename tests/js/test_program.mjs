@@ -10,6 +10,7 @@ import {
 import { Inspector } from "../../sgnb/widgets/static/program_inspector.js";
 import { Lanes } from "../../sgnb/widgets/static/program_lanes.js";
 import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
+import { foldAll } from "../../sgnb/widgets/static/program_row.js";
 import { ProgramView } from "../../sgnb/widgets/static/program_view.js";
 
 const row = (segs, more = {}) => ({ kind: "turn", role: "user", lane: 0, segs, costs: [], error: [], arms: [], state: "ok", ...more });
@@ -139,6 +140,16 @@ test("a moment: tokens drawn by the steps that had ended, requests that had fini
   assert.deepEqual(momentOf(history, rids, 3.2).tokens, { a: 2 });
   assert.deepEqual(momentOf(history, rids, 4.2).tokens, { a: 2, b: 0 }, "the last step goes on");
   assert.deepEqual(momentOf(history, rids, 4.7), { time: 4.7, tokens: { a: 3, b: 1 }, ended: ["a"] });
+  const before = { get rows() { throw new Error("read"); } };
+  history.steps.unshift(...Array.from({ length: 999 }, (_, i) => Object.assign(Object.create(before), { time: i / 1000 })));
+  assert.deepEqual(momentOf(history, rids, 4.7).tokens, { a: 3, b: 1 }, "steps before the run's first request are not read");
+});
+
+test("texts fold in three rounds: the page is laid out once for all of them", () => {
+  const said = [];
+  const row = (name, cut, stale = false) => ({ stale, shut: () => said.push(`shut ${name}`), isCut: () => (said.push(`measure ${name}`), cut), offer: more => said.push(`offer ${name} ${more}`) });
+  foldAll([row("a", true), row("hidden", true, true), row("b", false)]);
+  assert.deepEqual(said, ["shut a", "shut b", "measure a", "measure b", "offer a true", "offer b false"]);
 });
 
 test("one question about the past at a time; the newest moment wins, and live needs no answer", async () => {

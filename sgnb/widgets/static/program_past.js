@@ -1,17 +1,23 @@
 // The program as it was at the playhead: asked of the kernel, which folds the run's log up to that moment (widgets/past.py).
 // One question at a time; the newest moment wins.
 
+import { lastBefore } from "./tape.js";
+
 /** What the page knows of a moment: how many tokens each request had drawn by then, and which had ended. */
 export function momentOf(history, rids, time) {
   const tokens = {};
   const ended = [];
+  let began = Infinity; // no step before has a row of the run: of ten minutes of steps it is a few
   for (const rid of rids) {
     const record = history.requests.get(rid);
     if (!record || record.queued > time) continue;
     tokens[rid] = 0;
+    began = Math.min(began, record.queued);
     if (record.finished && record.finished <= time) ended.push(rid);
   }
-  for (const step of history.steps) {
+  const { steps } = history;
+  for (let at = lastBefore(steps, step => step.time < began) + 1; at < steps.length; at++) {
+    const step = steps[at];
     const { forward_seconds = 0, sample_seconds = 0 } = step;
     if (step.time > time) break;
     if (step.time + forward_seconds + sample_seconds > time) continue;

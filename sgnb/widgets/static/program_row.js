@@ -14,6 +14,14 @@ const meanLogprob = (cost, index) => cost.scores[index].toFixed(3).replace("-", 
 
 const KINDS = { error: () => trans.__("error"), note: () => trans.__("note") };
 
+/** Fold texts: all are written, then all measured, then all written: each change between would lay the page out anew. */
+export function foldAll(rows) {
+  const drawn = rows.filter(row => !row.stale);
+  for (const row of drawn) row.shut();
+  const cut = drawn.map(row => row.isCut());
+  drawn.forEach((row, index) => row.offer(cut[index]));
+}
+
 /** A row. `view` is the program view: its shade, its actions; `index`: the row's place in the program. */
 export class RowView {
   constructor(view, index) {
@@ -191,20 +199,33 @@ export class RowView {
     if (!this.stale) this._costLines();
   }
 
-  /** After a change, `fold` only where the text may fold: its height costs a layout of the page. */
-  settle() {
+  /** After a change, whether the text may fold another way: its height costs a layout of the page. */
+  settles() {
     const key = this.row.segs.some(seg => seg.model) ? "" : `${this.row.state} ${this.row.segs.reduce((sum, seg) => sum + seg.text.length, 0)}`;
-    if (key && key === this.foldKey) return;
+    if (key && key === this.foldKey) return false;
     this.foldKey = key;
-    this.fold();
+    return true;
   }
 
-  /** Prompt text of more than three lines folds; model text never does. */
+  /** Prompt text of more than three lines folds; model text never does. In three steps, each for all rows (`foldAll`). */
   fold() {
-    if (this.stale) return;
-    const foldable = !this.row.segs.some(seg => seg.model) && this.row.state !== "failed";
-    this.textNode.classList.toggle("sgnb-folded", foldable && !this.open);
-    const cut = foldable && (this.open || this.textNode.scrollHeight > this.textNode.clientHeight + 2);
+    foldAll([this]);
+  }
+
+  get foldable() {
+    return !this.row.segs.some(seg => seg.model) && this.row.state !== "failed";
+  }
+
+  shut() {
+    this.textNode.classList.toggle("sgnb-folded", this.foldable && !this.open);
+  }
+
+  /** Whether text is cut off, or would be. */
+  isCut() {
+    return this.foldable && (this.open || this.textNode.scrollHeight > this.textNode.clientHeight + 2);
+  }
+
+  offer(cut) {
     this.more.hidden = !cut;
     setText(this.more, this.open ? trans.__("Show less") : trans.__("Show all text"));
     this.more.setAttribute("aria-expanded", String(this.open));

@@ -15,7 +15,7 @@ import { Inspector } from "./program_inspector.js";
 import { programKey } from "./program_keys.js";
 import { Lanes } from "./program_lanes.js";
 import { Past } from "./program_past.js";
-import { RowView } from "./program_row.js";
+import { foldAll, RowView } from "./program_row.js";
 import { onSettings } from "./settings.js";
 import { trans } from "./trans.js";
 
@@ -138,7 +138,9 @@ export class ProgramView {
     this._drawPending();
     this._drawHead();
     if (this.resized) this.refold();
-    for (const index of touched) if (doc.rows[index]) this.rows[index].settle();
+    const rows = touched.filter(index => doc.rows[index]).map(index => this.rows[index]);
+    for (const row of rows) if (row instanceof ForkView) row.settle();
+    foldAll(rows.filter(row => row instanceof RowView && row.settles()));
     if (this.pinned && this.running && !this.isPast) this.list.scrollTop = this.list.scrollHeight;
     if (this.inspector.at && touched.length) this.inspector._outline();
     this.root.dataset.seq = String(doc.seq);
@@ -210,8 +212,9 @@ export class ProgramView {
         row.update(row.row);
         came = true;
       }
-      if (row.row) row.fold();
+      if (row.row && row instanceof ForkView) row.fold();
     }
+    foldAll(this.rows.filter(row => row.row && row instanceof RowView));
     if (came && this.store) this._drawSelection();
     if (this.inspector.at) this.inspector._scrolled();
   }
