@@ -6,7 +6,10 @@ Rows F71, F74, F75, B168, B169, B170, B175, B181 of the fault lists.
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
 from typing import Any
 
 import nbformat
@@ -132,6 +135,39 @@ def test_F75_where_the_script_cannot_be_loaded_the_table_streams(lab: Any, lab_s
     lab.cell(4).get_by_text("The script of the live view could not be loaded. This is its table.").wait_for()
     lab.cell(4).locator(".sgnb-Saved table", has_text="KV map").wait_for()
     assert lab.cell(4).get_by_text("Run the cell again").locator("visible=true").count() == 0
+
+
+@pytest.mark.widget
+def test_F74_a_notebook_with_its_widgets_state_is_drawn_without_their_kernel(
+    lab: Any, lab_server: Any
+) -> None:
+    """Where the state of widgets is saved it holds the core once, and a page that has only that draws every view."""
+    name = write(lab_server, "stateful.ipynb", tokens=20)
+    path = lab_server.folder / name
+    notebook = nbformat.read(path, as_version=4)
+    told = "json.dump(ipywidgets.Widget.get_manager_state(), open('state.json', 'w'))"
+    notebook.cells[3].source = f"import ipywidgets, json\n{told}"
+    nbformat.write(notebook, path)
+    lab.open(name)
+    for index in (0, 1, 2, 4, 3):
+        lab.run_cell(index)
+        lab.cell_done(index)
+    texts = finished(lab)
+    save(lab)
+    notebook = nbformat.read(path, as_version=4)
+    state = json.loads((lab_server.folder / "state.json").read_text())
+    assert sum("packed" in model["state"] for model in state["state"].values()) == 1
+    assert sum("_esm" in model["state"] for model in state["state"].values()) == 2
+    notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": state}
+    nbformat.write(notebook, lab_server.folder / "elsewhere.ipynb")
+    trust = [sys.executable, "-m", "jupyter", "trust", str(lab_server.folder / "elsewhere.ipynb")]
+    data = {**os.environ, "JUPYTER_DATA_DIR": str(lab_server.home / "data")}
+    subprocess.run(trust, env=data, check=True, capture_output=True, timeout=60)
+    lab.page.reload()
+    lab.open("elsewhere.ipynb")
+    assert finished(lab) == texts
+    lab.cell(4).locator(".sgnb-view-kv").wait_for()
+    assert lab.page.locator(".sgnb-Saved, .sgnb-unloaded").count() == 0
 
 
 @pytest.mark.widget
