@@ -24,6 +24,8 @@ SHAPES = {
     "choices": "choices",
 }
 IN_PYTHON = "runs in Python"
+LOOPS = ("for ", "while ", "async for ")
+"""How a loop begins that is a statement."""
 
 
 class Progress(NamedTuple):
@@ -74,8 +76,12 @@ def _rows(nodes: Iterable[ir.Node], progress: Progress) -> Iterator[tuple[int, d
         elif isinstance(node, ir.Join):
             yield line, _row("join", "", "")
         elif isinstance(node, ir.Loop):
-            yield line, _row("", _first_line(node.head), f"line {line}, repeats what follows")
-            yield from _rows(node.body, progress)
+            inner = list(_rows(node.body, progress))
+            if inner:
+                yield line, _row("", _first_line(node.head), f"line {line}, repeats what follows")
+                yield from inner
+            elif node.head.startswith(LOOPS):  # a comprehension stands in the line that it is part of
+                yield line, _row("", _first_line(node.head), f"line {line}, {IN_PYTHON}")
         elif isinstance(node, ir.If):
             yield line, _row("", f"if {_first_line(node.test)}", f"line {line}, decided when it is reached")
             yield from _rows((*node.body, *node.orelse), progress)

@@ -327,6 +327,19 @@ def test_a_turn_that_a_call_makes_is_told_as_it_is_written() -> None:
     ]
 
 
+def test_a_comprehension_is_told_once_and_a_loop_of_python_alone_repeats_nothing_below_it() -> None:
+    source = (
+        'n = sum(len(f["w"]) for f in forks)\nfor k in forks:\n    pass\nfor k in forks:\n    s += gen("a")\n'
+    )
+    graph = parse_program(ast.parse(source), filename="cell", name="[1]")
+    assert [(step["text"], step["note"]) for step in steps_after(graph, Progress(0))] == [
+        ("n = sum((len(f['w']) for f in forks))", "line 1, runs in Python"),
+        ("for k in forks", "line 2, runs in Python"),
+        ("for k in forks", "line 4, repeats what follows"),
+        ("a", "not started"),
+    ]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_deltas_of_branches_add_up_to_the_snapshot(seed: int) -> None:
     dice = random.Random(seed)
