@@ -306,6 +306,25 @@ def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
     page.close()
 
 
+def test_the_head_is_not_cut_where_it_does_not_wrap(browser: Browser) -> None:
+    """Switches become lists before its numbers are cut, with all buttons that a run has, in every width from 721 px on."""
+    head = snapshot_of(review())
+    head["head"] |= {
+        "word": "Finished",
+        "facts": ["1 of 3 branches done", "12\u2009121 tok", "1\u2009288 tok/s"],
+    }
+    page = open_program(browser, head)
+    facts = page.locator(".sgnb-facts")
+    page.locator(".sgnb-header .sgnb-stop").evaluate("stop => { stop.hidden = false; }")
+    for width in range(1180, 720, -20):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function(
+            "width => document.querySelector('.sgnb-program').clientWidth === width", arg=width
+        )
+        assert facts.evaluate("node => node.scrollWidth <= node.clientWidth"), width
+    page.close()
+
+
 def test_nested_forks_are_tabs_inside_their_branch(browser: Browser) -> None:
     script = Script()
     script.fork(2)
