@@ -306,25 +306,6 @@ def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
     page.close()
 
 
-def test_the_head_is_not_cut_where_it_does_not_wrap(browser: Browser) -> None:
-    """Switches become lists before its numbers are cut, with all buttons that a run has, in every width from 721 px on."""
-    head = snapshot_of(review())
-    head["head"] |= {
-        "word": "Finished",
-        "facts": ["1 of 3 branches done", "12\u2009121 tok", "1\u2009288 tok/s"],
-    }
-    page = open_program(browser, head)
-    facts = page.locator(".sgnb-facts")
-    page.locator(".sgnb-header .sgnb-stop").evaluate("stop => { stop.hidden = false; }")
-    for width in range(1180, 720, -20):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function(
-            "width => document.querySelector('.sgnb-program').clientWidth === width", arg=width
-        )
-        assert facts.evaluate("node => node.scrollWidth <= node.clientWidth"), width
-    page.close()
-
-
 def test_nested_forks_are_tabs_inside_their_branch(browser: Browser) -> None:
     script = Script()
     script.fork(2)
@@ -385,33 +366,6 @@ def test_shades_legend_and_tokens_by_keyboard(browser: Browser) -> None:
     assert keys.is_hidden()
     assert page.evaluate("() => document.activeElement.classList.contains('sgnb-model')")
     assert page.errors == []
-    page.close()
-
-
-def test_choices_are_compared_and_their_figures_reached_by_keyboard(browser: Browser) -> None:
-    """Bars begin at one place, whatever the texts; every stop of the keyboard is seen, and one says what tooltips do."""
-    script = Script()
-    options = ("no", "yes, and " + "at length " * 4 + "so", "perhaps")
-    script.select(1, "pick", 4, (0.1, 0.7, 0.2), options)
-    script.finish()
-    page = open_program(browser, snapshot_of(script))
-    bars = boxes(page, ".sgnb-share-ground")
-    assert len({(bar["left"], bar["width"]) for bar in bars}) == 1, bars
-    page.locator(".sgnb-rows").focus()
-    said = []
-    while page.evaluate("() => document.activeElement !== document.body"):
-        [box] = page.locator(":focus").evaluate_all(
-            "nodes => nodes.map(node => node.getBoundingClientRect().toJSON())"
-        )
-        assert box["width"] > 0 and box["height"] > 0, page.locator(":focus").evaluate(
-            "node => node.outerHTML"
-        )
-        said.append(page.locator(":focus").inner_text())
-        page.keyboard.press("Tab")
-    figures = "mean logprobs from the top: −2.303, −0.357, −1.609"
-    assert figures in said
-    assert page.get_by_text(figures).bounding_box()["height"] == 0, "else it would be read all the time"  # type: ignore[index]
-    assert page.errors == []  # type: ignore[attr-defined]
     page.close()
 
 
