@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import Browser
-from program_page import Script, open_program, review, snapshot_of
+from program_page import Script, messages_of, open_program, review, snapshot_of
 
 BOXES = "nodes => nodes.map(node => node.getBoundingClientRect().toJSON())"
 
@@ -48,5 +49,33 @@ def test_choices_are_compared_and_their_figures_reached_by_keyboard(browser: Bro
     figures = "mean logprobs from the top: −2.303, −0.357, −1.609"
     assert figures in said
     assert page.get_by_text(figures).bounding_box()["height"] == 0, "else it would be read all the time"  # type: ignore[index]
+    assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("arms", "words"),
+    [
+        (3, "Branch 0 finished, 2 tokens. Branch 1 finished, 2 tokens. Branch 2 finished, 2 tokens."),
+        (6, "6 branches ended."),
+    ],
+)
+def test_no_branch_ends_unheard(browser: Browser, arms: int, words: str) -> None:
+    """The live region speaks once in two seconds: branches that end meanwhile are all told then."""
+    script = Script()
+    script.fork(arms)
+    rids = [script.start(2 + index, "x", 2) for index in range(arms)]
+    later = script.start(1, "after", 3)
+    told = messages_of(script)
+    page = open_program(browser, told.snapshot())
+    for rid in rids:
+        script.done(rid, 2, (3, 9))
+        told.fold.feed(script.log.since(told.fold.next_seq))
+        page.evaluate("delta => window.emit(delta)", told.delta())
+        page.wait_for_function(
+            f"() => document.querySelector('.sgnb-program').dataset.seq === '{told.fold.version}'"
+        )
+    assert later in told.fold.generations and told.fold.finished is None
+    page.locator(".sgnb-live-region", has_text=words).wait_for(state="attached")
     assert page.errors == []  # type: ignore[attr-defined]
     page.close()

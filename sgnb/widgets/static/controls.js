@@ -148,21 +148,34 @@ export function emptyNode(state) {
   return node;
 }
 
-/** One polite live region; at most one sentence in two seconds, the newest wins. */
+const MOST_KEPT = 4; // sentences that are read one after the other; of more their number is
+
+/**
+ * One polite live region, which speaks at most once in two seconds: of what came meanwhile the newest sentence wins. What is
+ * told with `sum`, words for a number of such, happens once and is kept: it is said before that.
+ */
 export function liveRegion() {
   const element = el("div", "sgnb-live-region", { "aria-live": "polite", role: "status" });
   let last = -Infinity;
   let timer = 0;
   let waiting = "";
-  const say = text => {
+  let kept = [];
+  let inSum = null;
+  const put = () => {
+    timer = 0;
+    last = performance.now();
+    const once = kept.length > MOST_KEPT ? [inSum(kept.length)] : kept;
+    setText(element, [...once, waiting].filter(Boolean).join(" "));
+    waiting = "";
+    kept = [];
+  };
+  const say = (text, sum = null) => {
     const now = performance.now();
-    waiting = text;
+    if (sum) {
+      kept.push(text);
+      inSum = sum;
+    } else waiting = text;
     if (timer) return;
-    const put = () => {
-      timer = 0;
-      last = performance.now();
-      setText(element, waiting);
-    };
     if (now - last >= 2000) put();
     else timer = setTimeout(put, 2000 - (now - last));
   };

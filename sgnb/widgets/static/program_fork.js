@@ -1,6 +1,7 @@
 // The branches of a fork: side by side, as tabs, or as a table whose rows open in place. Branches keep their order.
 
 import { el, fill, refocus, setText } from "./dom.js";
+import { count } from "./format.js";
 import { layoutOf, NUMBERS_EVERY } from "./program_data.js";
 import { trans } from "./trans.js";
 
@@ -17,6 +18,8 @@ function endWords({ name, state }, tokens) {
   if (state === "done") return tokens ? trans.__("Branch %1 finished, %2 tokens.", name, tokens) : trans.__("Branch %1 finished.", name);
   return tokens ? trans.__("Branch %1 failed, %2 tokens.", name, tokens) : trans.__("Branch %1 failed.", name);
 }
+
+const endedWords = number => trans._n("%2 branch ended.", "%2 branches ended.", number, count(number));
 
 /** A fork row. Where the rows of its branches stand is the view's to say (`view.lanes`). */
 export class ForkView {
@@ -218,7 +221,7 @@ export class ForkView {
       const lane = this.view.doc.lanes[arm.lane];
       if (!lane || this.told.has(arm.lane) || !["done", "failed"].includes(lane.state)) continue;
       this.told.add(arm.lane);
-      if (this.view.running) this.view.region.say(endWords(lane, this.view.lanes.tokens(arm.lane)));
+      if (this.view.running) this.view.region.say(endWords(lane, this.view.lanes.tokens(arm.lane)), endedWords);
     }
   }
 
