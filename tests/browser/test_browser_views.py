@@ -458,6 +458,35 @@ def test_find_reads_the_texts_it_does_not_know_and_a_selection_is_explained(brow
     page.close()
 
 
+def test_pictures_follow_a_dragged_playhead_and_words_come_after(browser: Browser) -> None:
+    page = open_view(browser, "kv")
+    told = page.evaluate(
+        """async () => {
+          const view = document.querySelector('.sgnb-view').sgnbView;
+          const frame = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+          const words = [], pictures = [];
+          const { _tellDetails: tell, draw } = view;
+          view._tellDetails = () => { words.push(store.time); tell.call(view); };
+          view.draw = () => { pictures.push(store.time); draw.call(view); };
+          const times = store.history.steps.slice(0, 5).map(step => step.time + 1e-6);
+          await new Promise(done => setTimeout(done, 400));
+          words.length = pictures.length = 0;
+          const began = performance.now();
+          for (const time of times) { store.goTo(time); await frame(); }
+          const [soon, took] = [words.length, performance.now() - began];
+          await new Promise(done => setTimeout(done, 700));
+          return {times, pictures, soon, took, words};
+        }"""
+    )
+    assert told["pictures"] == told["times"], "every moment is drawn in its frame"
+    assert told["words"][0] == told["times"][0], "one move is told at once"
+    assert told["soon"] < len(told["times"]) or told["took"] > 250 * len(told["times"]) / 2, (
+        "four times a second"
+    )
+    assert told["words"][-1] == told["times"][-1]
+    page.close()
+
+
 def test_what_was_evicted_in_a_recording_has_its_text(browser: Browser) -> None:
     page = open_view(browser, "tree")
     gone = page.locator(".sgnb-view [role=treeitem]").filter(has_text=" ago for ")

@@ -29,6 +29,7 @@ export class View {
     this.width = 0;
     this._dirty = true;
     this._detailsAt = -Infinity;
+    this._movedAt = -Infinity; // when the playhead was
     this._detailsDirty = true;
     this._timer = 0;
     this._drawing = Object.assign(() => this._render(), { measure: () => this._measure(), after: () => this._rest() });
@@ -154,7 +155,10 @@ export class View {
   _told(what) {
     if (what === "selection") this.region.say(this.sentence());
     this._dirty = this._detailsDirty = true;
-    if (what !== "data") this._detailsAt = -Infinity;
+    const now = performance.now();
+    const dragged = what === "playhead" && now - this._movedAt < DETAILS_EVERY; // the pictures follow, words a few times a second
+    if (what !== "data" && !dragged) this._detailsAt = -Infinity;
+    if (what === "playhead") this._movedAt = now;
     this._schedule(what === "playhead" || what === "selection"); // where the reader is, all views are in the same frame
   }
 
@@ -221,7 +225,7 @@ export class View {
     this.playhead.update();
     if (!this._detailsDirty) return;
     const wait = this._detailsAt + DETAILS_EVERY - performance.now();
-    if (wait === -Infinity) this._tellDetails(); // nothing may lag behind what the reader did
+    if (wait === -Infinity) this._tellDetails(); // nothing may lag behind what the reader did once
     else this._timer ||= setTimeout(() => {
       this._timer = 0;
       if (this._seen && !this._closed) registry().draw(this._telling); // not in the frame of a picture
