@@ -7,6 +7,7 @@ frames and no generators here: those belong to ``runtime.dispatcher``.
 
 from __future__ import annotations
 
+import copy
 import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -186,8 +187,9 @@ class Core(Ending):
                 gens = [op for op in block if isinstance(op, GenOp | SelectOp)]
                 self.credits.refused([op.rid for op in gens])
                 places = [op.place for op in gens]
-                if len(places) == 1 and places[0] is not None:
-                    error.position = error.position or position_of(places[0])
+                if len(places) == 1 and places[0] is not None and error.position is None:
+                    error = copy.copy(error)  # it may be the engine's end, which is not of this place alone
+                    error.position = position_of(places[0])
                 self.fail_sessions(heirs(ops, [op.sid for op in ops]), error)
                 block = []
             finally:

@@ -87,8 +87,11 @@ def test_engine_death_fails_the_run_and_keeps_the_text():
     with pytest.raises(EngineDied):
         run.drive()
     assert run.status == "failed" and run.state.text_so_far().startswith("word")
-    with pytest.raises(EngineDied):
+    with pytest.raises(EngineDied, match="Line 1, column 6: "):
         run_cell('s += gen("x")', cell_name="2", user_ns={}, backend=backend).drive()
+    assert (
+        backend._dead.position is None
+    )  # it is the engine's end, shown in the panel too, and not that line's alone
 
 
 def test_failures_at_every_submit(backend):
