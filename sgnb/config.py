@@ -122,6 +122,11 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     stub_step_seconds: float = 0.0
     """Only with ``runner="stub"``: how long a step takes."""
 
+    @property
+    def shown_model(self) -> str:
+        """What to show as the model before it is loaded: the stub runner loads none."""
+        return "stub" if self.runner == "stub" else self.model
+
     def check(self) -> EngineArgs:
         """Refuse values that can never work, naming the argument and the legal range. Returns self."""
         if not ENGINE_NAME.fullmatch(self.name):

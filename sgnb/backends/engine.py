@@ -145,7 +145,7 @@ def _start(args: EngineArgs) -> Engine:
             address=address,
             folder=folder.path,
             name=folder.name,
-            model=args.model,
+            model=folder.spec.args.shown_model,
             process=process,
             forget=_forget,
         )

@@ -178,7 +178,7 @@ class TokenizerProcess:
             owner_start_time=self._spec.owner_start_time,
             scheduler_pid=self.front.scheduler_pid,
             scheduler_start_time=self.front.scheduler_start_time,
-            model=self._spec.args.model,
+            model=self._spec.args.shown_model,
             sockets=self._spec.sockets,
             state=states[self.front.state],
             started=self._started,

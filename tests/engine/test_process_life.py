@@ -46,6 +46,7 @@ def test_ready_generate_stop(engine, find_engines):
     assert get_default_backend() is engine
     assert [step.step for step in engine.progress][-1] == "ready"
     assert engine.info.model == "stub"
+    assert [one.model for one in engines()] == ["stub"]
     assert len(find_engines()) == 2
     first = engine.generate("hello", sampling_params={"max_new_tokens": 8})
     assert first["prompt_ids"] == list(b"hello") and first["meta_info"]["prompt_tokens"] == 5
