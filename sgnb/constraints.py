@@ -262,8 +262,10 @@ def _check_pattern(at: str, pattern: Any) -> None:
 def _check_type(at: str, given: Any) -> None:
     for name in given if isinstance(given, list) else [given]:
         if name not in _TYPES:
+            near = difflib.get_close_matches(str(name), _TYPES, 1)
+            meant = f'Did you mean "{near[0]}"? ' if near else ""
             raise ConstraintError(
-                f"json_schema: {at}/type is {name!r}", hint=f"Legal types: {', '.join(_TYPES)}."
+                f"json_schema: {at}/type is {name!r}", hint=f"{meant}Legal types: {', '.join(_TYPES)}."
             )
 
 

@@ -32,7 +32,7 @@ MISTAKES = {
     "s += gen('x', regex='[0-9+')": (2, 20, "unterminated character set at position 0", ""),
     "s += gen('x', regex='(?=a)b')": (2, 20, "a look-ahead at position 0 cannot be enforced", "Use classes"),
     "s += gen('x', ebnf='r')": (2, 19, "ebnf has no rule named root", "Begin with"),
-    "s += gen('x', json_schema={'type': 'strin'})": (2, 26, "/type is 'strin'", "Legal types"),
+    "s += gen('x', json_schema={'type': 'strin'})": (2, 26, "/type is 'strin'", 'Did you mean "string"? Legal'),
     "s += gen('x', stop_regex='a')": (2, 14, "gen(stop_regex=…) comes in a later version", "Remove it"),
     "select('x', choices=['a'])": (2, 0, "has no effect here", "Append it"),
     "s += gen_int('x', max_token=3)": (2, 18, "Did you mean 'max_tokens'", "Legal"),
