@@ -6,6 +6,9 @@ import pytest
 from playwright.sync_api import Browser
 from program_page import Script, messages_of, open_program, review, snapshot_of
 
+from sgnb.backends.base import TokenInfo
+from sgnb.runtime import events as ev
+
 BOXES = "nodes => nodes.map(node => node.getBoundingClientRect().toJSON())"
 
 
@@ -77,5 +80,30 @@ def test_no_branch_ends_unheard(browser: Browser, arms: int, words: str) -> None
         )
     assert later in told.fold.generations and told.fold.finished is None
     page.locator(".sgnb-live-region", has_text=words).wait_for(state="attached")
+    assert page.errors == []  # type: ignore[attr-defined]
+    page.close()
+
+
+def test_the_parts_of_a_character_have_its_place(browser: Browser) -> None:
+    """A token of half a character draws nothing of its own: the character is outlined, and the inspector stands at it."""
+    script = Script()
+    rid = script.start(1, "x", 2)
+    half = "\N{PANDA FACE}".encode()
+    for text, raw in (("Here is ", b"Here is "), ("", half[:2]), ("\N{PANDA FACE}", half[2:]), (".", b".")):
+        token = TokenInfo(5, -0.1, ((-0.1, 5), (-3.0, 6)), raw, 0, -1, False)
+        script.log.append(ev.GenDelta(rid, text, 1, (), (token,)))
+    script.done(rid, 4, (3, 9))
+    page = open_program(browser, snapshot_of(script))
+    page.locator(".sgnb-model").focus()
+    marks = []
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+        marks.append(page.locator(".sgnb-token-mark").evaluate_all(BOXES))
+    assert len(marks[1]) == 1 and marks[1] == marks[2] != marks[0]
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    [box] = page.locator(".sgnb-inspector:visible").evaluate_all(BOXES)
+    assert 0 < box["top"] - marks[1][0]["bottom"] < 20, (box, marks[1])
+    assert page.locator(".sgnb-inspector-token").inner_text() == "▯"
     assert page.errors == []  # type: ignore[attr-defined]
     page.close()

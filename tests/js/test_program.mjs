@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import {
-  errorParts, grammarWords,
+  errorParts, grammarWords, logprobWords, tokenWords,
   applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, marksAtEnd, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
 import { Inspector } from "../../sgnb/widgets/static/program_inspector.js";
@@ -199,6 +199,13 @@ test("what the grammar ruled out was the first choice only where it was likelier
   assert.equal(grammarWords({ ...seen, top: [[-0.34, 4], [-0.97, 9]] }), "The grammar allowed 3 of 151\u2009936 tokens. The best token it ruled out was The (0.38).");
   assert.equal(grammarWords({ allowed: 1, vocabulary: 151936 }), "The grammar allowed this token alone, of 151\u2009936.");
   assert.equal(grammarWords({ allowed: 2, vocabulary: 0, ruled_out: 9, ruled_out_text: "x", ruled_out_logprob: null }), "The grammar allowed 2 tokens. The best token it ruled out was x.");
+  assert.equal(grammarWords({ ...seen, ruled_out_text: "\uFFFD\uFFFD", top: [] }), "The grammar allowed 3 of 151\u2009936 tokens. The best token it ruled out was ▯ (0.38).");
+});
+
+test("tokens that are parts of characters, blanks and log-probabilities are written for readers", () => {
+  assert.deepEqual(["", "\uFFFD", "\uFFFD\uFFFDa", "a b", " ", "\n"].map(tokenWords), ["▯", "▯", "▯a", "a b", "·", "⏎"]);
+  assert.deepEqual([-0.341, -0.004, 0, -12].map(one => logprobWords(one)), ["−0.34", "0.00", "0.00", "−12.00"]);
+  assert.equal(logprobWords(-0.0004, 3), "0.000");
 });
 
 test("a branch says what the engine's events know of its waiting; only one that lost its slots is retracted", () => {

@@ -228,11 +228,22 @@ export function chanceOf(logprob) {
   return logprob === null || logprob === undefined ? "–" : Math.exp(Math.min(0, logprob)).toFixed(2);
 }
 
+/** A log-probability with a true minus sign; what rounds to zero has none. */
+export function logprobWords(logprob, digits = 2) {
+  return logprob.toFixed(digits).replace(/^-(?=[0.]*$)/, "").replace("-", "−");
+}
+
+/** A token as it is shown: one of blanks alone has their signs, parts of a character that are no text stand as one ▯. */
+export function tokenWords(text) {
+  const whole = (text || "\uFFFD").replace(/\uFFFD+/g, "▯");
+  return whole.trim() ? oneLine(whole) : oneLine(whole).replaceAll(" ", "·");
+}
+
 /** What the grammar allowed at a token, and the best that it ruled out: the first choice of all, where it was that. */
 export function grammarWords({ allowed, vocabulary, top, ruled_out, ruled_out_text, ruled_out_logprob }) {
   const words = [allowedWords(allowed, vocabulary)];
   if (ruled_out_text) {
-    const best = oneLine(ruled_out_text) + (ruled_out_logprob === null || ruled_out_logprob === undefined ? "" : ` (${chanceOf(ruled_out_logprob)})`);
+    const best = tokenWords(ruled_out_text) + (ruled_out_logprob === null || ruled_out_logprob === undefined ? "" : ` (${chanceOf(ruled_out_logprob)})`);
     words.push(top?.[0]?.[1] === ruled_out ? trans.__("Without it the first choice was %1, not allowed here.", best) : trans.__("The best token it ruled out was %1.", best));
   }
   return words.join(" ");

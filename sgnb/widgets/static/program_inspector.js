@@ -2,14 +2,11 @@
 // A non-modal dialog anchored to the token; it gives the focus back. Its facts come from the kernel when it opens.
 
 import { el, fill, refocus, setText } from "./dom.js";
-import { count, oneLine } from "./format.js";
-import { chanceOf, grammarWords } from "./program_data.js";
+import { count } from "./format.js";
+import { chanceOf, grammarWords, logprobWords, tokenWords } from "./program_data.js";
 import { trans } from "./trans.js";
 
 const PATIENCE = 5000;
-
-/** A token as it is shown: one of blanks alone has their signs, half a character none of its own. */
-const shownOf = text => (text?.trim() ? oneLine(text) : oneLine(text || "▯").replaceAll(" ", "·"));
 
 export class Inspector {
   /** `view`: the program view; `ask(rid, place)` → Promise of the kernel's answer. */
@@ -135,7 +132,7 @@ export class Inspector {
   async _fill() {
     const { text, index, place } = this.at;
     const view = text.views[index];
-    const shown = shownOf(text.textOf(index, place));
+    const shown = tokenWords(text.textOf(index, place));
     const chance = view.seg.marks?.[place * 3 + 1] ?? -1;
     const known = { id: null, logprob: null, top: [], allowed: 0, count: view.ends.length, step: -1, slot: -1, chance };
     const reused = view.seg.model ? {} : { position: -1, reused: view.ends[place] <= view.seg.reused };
@@ -178,7 +175,7 @@ export class Inspector {
     const [number, all] = [count(place + 1), count(data.count)];
     const where = data.id === null ? trans.__("token %1 of %2", number, all) : trans.__("token %1 of %2, id %3", number, all, count(data.id));
     const chance = data.logprob === null ? (data.chance >= 0 ? data.chance.toFixed(2) : "–") : chanceOf(data.logprob);
-    const drawn = data.logprob === null ? trans.__("probability %1", chance) : trans.__("probability %1, logprob %2", chance, data.logprob.toFixed(2).replace("-", "−"));
+    const drawn = data.logprob === null ? trans.__("probability %1", chance) : trans.__("probability %1, logprob %2", chance, logprobWords(data.logprob));
     const parts = [
       el(
         "div",
@@ -215,7 +212,7 @@ export class Inspector {
           "div",
           chosen ? "sgnb-rival sgnb-option-chosen" : "sgnb-rival",
           { role: "listitem" },
-          el("code", "", {}, chosen ? shown : shownOf(text)),
+          el("code", "", {}, chosen ? shown : tokenWords(text)),
           el("span", "sgnb-share-ground", {}, bar),
           el("span", "sgnb-share-number", {}, chanceOf(logprob)),
           el("span", "sgnb-dim", {}, chosen ? trans.__("chosen") : "")

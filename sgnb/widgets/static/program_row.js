@@ -1,7 +1,7 @@
 // One row of a program: role, text, choices, cost lines, errors.
 
 import { el, fill, refocus, setText } from "./dom.js";
-import { barWidth, errorParts, NUMBERS_EVERY } from "./program_data.js";
+import { barWidth, errorParts, logprobWords, NUMBERS_EVERY } from "./program_data.js";
 import { RowText } from "./program_text.js";
 import { trans } from "./trans.js";
 
@@ -10,7 +10,7 @@ export function joinDots(parent, parts, lead = false) {
   parts.forEach((part, index) => parent.append(el("span", "sgnb-item", {}, index || lead ? el("span", "sgnb-dot", { "aria-hidden": "true" }, "·") : null, part)));
 }
 
-const meanLogprob = (cost, index) => cost.scores[index].toFixed(3).replace("-", "−");
+const meanLogprob = (cost, index) => logprobWords(cost.scores[index], 3);
 
 const KINDS = { error: () => trans.__("error"), note: () => trans.__("note") };
 

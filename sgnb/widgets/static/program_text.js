@@ -158,12 +158,14 @@ export class RowText {
     return x >= box.left && x < box.right;
   }
 
-  /** The boxes of a token on the page, one a line. */
+  /** The boxes of a token on the page, one a line; of one that is a part of a character, those of the character. */
   rectsOf(index, place) {
     const view = this.views[index];
     if (!view || place >= view.ends.length) return [];
-    const begin = place ? view.ends[place - 1] : 0;
-    const to = Math.min(view.ends[place], view.shown.length);
+    let begin = place ? view.ends[place - 1] : 0;
+    const end = view.ends.find((one, at) => at >= place && one > begin) ?? begin;
+    if (end === begin) begin = Math.max(0, begin - 1); // it was never completed: it stands behind this one
+    const to = Math.min(end, view.shown.length);
     const blank = /^\s*/.exec(view.shown.slice(begin, to))[0].length;
     const from = begin + blank < to ? begin + blank : begin;
     const out = [];
