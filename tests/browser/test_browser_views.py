@@ -390,6 +390,16 @@ def test_tips_are_whole_and_the_ring_of_what_scrolls_is_inside(browser: Browser,
     page.close()
 
 
+def test_the_ring_of_the_list_of_passes_is_inside(browser: Browser) -> None:
+    page = open_view(browser, "graph", data=explain_data(reviews, "a diff"))
+    page.keyboard.press("Tab")
+    passes = page.locator(".sgnb-passes")
+    passes.focus()
+    style = "one => parseFloat(getComputedStyle(one).outlineOffset)"
+    assert passes.evaluate("one => one.matches(':focus-visible')") and passes.evaluate(style) == -2
+    page.close()
+
+
 def test_find_is_seen_in_the_node_link_form_and_a_zoomed_tree_follows_the_keys(browser: Browser) -> None:
     page = open_view(browser, "tree")
     view = "document.querySelector('.sgnb-view').sgnbView"
