@@ -368,6 +368,23 @@ def test_the_map_zooms_at_the_pointer_and_copies_what_is_selected(browser: Brows
     page.close()
 
 
+def test_below_the_map_of_a_recording_is_the_whole_of_it(browser: Browser) -> None:
+    page = open_view(browser, "kv")
+    head, past = page.locator(".sgnb-kv-head h3"), page.locator("canvas.sgnb-kv-past")
+    assert head.inner_text() == "Slots over the last 60 s"
+    page.evaluate(
+        """() => {
+          store.replaying = {span: [store.oldest, store.live.time], file: 'a.sgnb', end: true, trouble: ''};
+          store._tell('state');
+        }"""
+    )
+    page.locator(".sgnb-kv-head h3", has_text="Slots over the recording").wait_for()
+    assert page.evaluate("() => store.live.time - store.oldest") > 90
+    past.click(position={"x": 47, "y": 40})
+    page.wait_for_function("() => !store.isLive && store.time - store.oldest < 2")
+    page.close()
+
+
 @pytest.mark.parametrize("kind", ["tree", "kv", "timeline"])
 def test_tips_are_whole_and_the_ring_of_what_scrolls_is_inside(browser: Browser, kind: str) -> None:
     page = open_view(browser, kind, scenario="batch()" if kind == "timeline" else "cast()")

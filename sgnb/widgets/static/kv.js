@@ -2,12 +2,12 @@
 // is kv_data.js's, drawing kv_draw.js's, the numbers beside and below the map kv_side.js's.
 
 import { segmented } from "./controls.js";
-import { el, fill, on, sharpCanvas } from "./dom.js";
+import { el, fill, on, setText, sharpCanvas } from "./dom.js";
 import { CACHED, DECODE, FREE, PREFILL } from "./fold.js";
 import { count, memory, share } from "./format.js";
 import { nameIn, nameOf } from "./history.js";
 import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED, slotTo } from "./kv_data.js";
-import { GUTTER, KVPainter, PAST_SECONDS, drawPast } from "./kv_draw.js";
+import { GUTTER, KVPainter, drawPast, pastOf } from "./kv_draw.js";
 import { KVSide } from "./kv_side.js";
 import { NodeTexts } from "./node_texts.js";
 import { parts, PLACES, trans } from "./trans.js";
@@ -48,10 +48,10 @@ export class KVMapView extends View {
     this._scroll = el("div", "sgnb-kv-scroll", {}, this._spacer, this._map.canvas);
     this._legendNode = this.legend([]);
     this.tools.append(this.legendButton(this._legendNode));
-    const past = trans.__("Slots over the last 60 s");
-    this._past = sharpCanvas("sgnb-kv-past", past);
+    this._pastTitle = el("h3", "");
+    this._past = sharpCanvas("sgnb-kv-past", "");
     const mark = sign => el("span", "sgnb-trouble", {}, sign);
-    const pastHead = el("div", "sgnb-kv-head", {}, el("h3", "", {}, past), el("span", "sgnb-kv-marks", {}, parts(trans.__("%1 eviction  %2 retraction", ...PLACES), mark("▾"), mark("✕"))));
+    const pastHead = el("div", "sgnb-kv-head", {}, this._pastTitle, el("span", "sgnb-kv-marks", {}, parts(trans.__("%1 eviction  %2 retraction", ...PLACES), mark("▾"), mark("✕"))));
     this.panel = new KVSide(this);
     fill(this.body, this._scroll, this.panel.twin, this._legendNode, pastHead, this._past.canvas);
     fill(this.side, this.panel.nodes);
@@ -98,7 +98,8 @@ export class KVMapView extends View {
     const seek = event => {
       const x = event.clientX - past.getBoundingClientRect().left - GUTTER;
       const width = past.clientWidth - GUTTER;
-      this.store.goTo(this.store.now - PAST_SECONDS * (1 - Math.max(0, Math.min(1, x / width))));
+      const { from, to } = pastOf(this.store);
+      this.store.goTo(from + (to - from) * Math.max(0, Math.min(1, x / width)));
     };
     on(past, "pointerdown", event => {
       past.setPointerCapture(event.pointerId);
@@ -255,7 +256,9 @@ export class KVMapView extends View {
     if (!table && state.slots) this._drawMap(state);
     if (inner < 100) return;
     drawPast(this._past, inner, this.store, this.colours);
-    this._past.canvas.setAttribute("aria-label", trans.__("Slots over the last 60 s: %1", this.sentence()));
+    const past = this.store.replaying ? trans.__("Slots over the recording") : trans.__("Slots over the last 60 s");
+    setText(this._pastTitle, past);
+    this._past.canvas.setAttribute("aria-label", trans.__("%1: %2", past, this.sentence()));
   }
 
   _drawMap(state) {

@@ -7,7 +7,7 @@ import { mix, over, rgba } from "./paint.js";
 import { trans } from "./trans.js";
 
 export const GUTTER = 46;
-export const PAST_SECONDS = 60;
+const PAST_SECONDS = 60;
 const PAST_HEIGHT = 96;
 const HUES = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"];
 
@@ -181,16 +181,21 @@ function drawNumbers(context, { cols, pitch, rows, group, height }, c, top) {
   }
 }
 
-/** Slots in use over the last minute, the playhead, ▾ evictions and ✕ retractions. */
+/** The time of the strip below the map: the last minute, or the whole of a recording. */
+export function pastOf({ replaying, oldest, now, live }) {
+  return replaying ? { from: oldest, to: Math.max(oldest + 0.01, live.time) } : { from: now - PAST_SECONDS, to: now };
+}
+
+/** Slots in use over that time, the playhead, ▾ evictions and ✕ retractions. */
 export function drawPast(canvas, width, store, c) {
   const context = canvas.size(width, PAST_HEIGHT + 20);
-  const { now } = store;
+  const { from, to } = pastOf(store);
   const slots = store.live.slots || 1;
   const W = width - GUTTER - 1;
-  const X = time => GUTTER + W * (1 - (now - time) / PAST_SECONDS);
+  const X = time => GUTTER + (W * (time - from)) / (to - from);
   const Y = value => PAST_HEIGHT - (PAST_HEIGHT - 8) * Math.min(1, value / slots);
   context.clearRect(0, 0, width, PAST_HEIGHT + 20);
-  const figures = store.history.figures.filter(figure => figure.time >= now - PAST_SECONDS - 1 && figure.time <= now);
+  const figures = store.history.figures.filter(figure => figure.time >= from - 1 && figure.time <= to);
   const area = (value, colour) => {
     if (!figures.length) return;
     context.fillStyle = colour;
@@ -215,16 +220,18 @@ export function drawPast(canvas, width, store, c) {
   context.fillText(count(store.live.slots), GUTTER - 6, 12);
   context.fillText("0", GUTTER - 6, PAST_HEIGHT - 4);
   context.textBaseline = "top";
-  const stride = W < 420 ? 20 : 10;
-  for (let s = PAST_SECONDS; s >= 0; s -= stride) {
-    context.textAlign = s === PAST_SECONDS ? "left" : s === 0 ? "right" : "center";
-    context.fillText(s ? `−${s} s` : trans.__("now"), X(now - s), PAST_HEIGHT + 5);
+  const parts = W < 420 ? 3 : 6;
+  for (let part = 0; part <= parts; part++) {
+    const time = from + ((to - from) * part) / parts;
+    context.textAlign = part === 0 ? "left" : part === parts ? "right" : "center";
+    const words = store.replaying ? `${(time - from).toFixed(to - from < 20 ? 1 : 0)} s` : part === parts ? trans.__("now") : `−${Math.round(to - time)} s`;
+    context.fillText(words, X(time), PAST_HEIGHT + 5);
   }
   context.font = `14px ${c.ui}`;
   context.fillStyle = c.trouble;
   context.textAlign = "center";
   for (const mark of store.history.marks) {
-    if (mark.time < now - PAST_SECONDS || (mark.kind !== "evict" && mark.kind !== "retract")) continue;
+    if (mark.time < from || (mark.kind !== "evict" && mark.kind !== "retract")) continue;
     context.fillText(mark.kind === "evict" ? "▾" : "✕", X(mark.time), 8);
   }
   if (store.isLive) return;
