@@ -8,7 +8,7 @@ import { burstStart, columnsOf, lanesIn, percentile, ratesOf, ticksOf, TimelineI
 import { barsOf } from "../../sgnb/widgets/static/timeline_overview.js";
 import { runsOf } from "../../sgnb/widgets/static/timeline_steps.js";
 import { TimelineView } from "../../sgnb/widgets/static/timeline.js";
-import { aheadWords, decisionsOf, endWord, failedWords, knobWords, modesWords, placeOf, plain, policyAt, rowWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
+import { aheadWords, decisionsOf, endReason, endWord, failedWords, knobWords, modesWords, placeOf, plain, policyAt, rowWords, stateWord, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
 import { Script } from "./scenario.mjs";
 import { batch, long } from "./timeline_scenario.mjs";
 
@@ -151,6 +151,8 @@ test("the policy at a step is that of the last switch before it", () => {
 
 test("ends, rows, modes and places have their words", () => {
   assert.deepEqual(["stop", "length", "eos", "grammar", "abort", "context", "bad_logits"].map(endWord), ["finished", "finished", "finished", "finished", "aborted", "finished, context full", "failed"]);
+  assert.deepEqual(["stop", "length", "eos", "grammar", "abort", "context", "bad_logits", undefined].map(endReason), ["stop", "token limit", "end of text", "grammar complete", "", "", "bad_logits", ""]);
+  assert.deepEqual(["queued", "compiling", "admitted", "first_token", "retracted"].map(stateWord), ["queued", "compiling", "prefill", "decode", "retracted"]);
   const record = { prompt: 400, match: { matched: 312 } };
   assert.deepEqual(rowWords({ kind: "prefill", tokens: 88, prefix: 312 }, record), ["prefill", "88 new, 312 reused"]);
   assert.deepEqual(rowWords({ kind: "prefill", tokens: 88, prefix: 200 }, record), ["prefill", "88 new, 200 before"]);

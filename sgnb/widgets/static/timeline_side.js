@@ -5,7 +5,7 @@ import { el, on, table } from "./dom.js";
 import { count, counted, seconds, share } from "./format.js";
 import { nameOf } from "./history.js";
 import { lanesIn, waitsOf, windowFigures } from "./timeline_data.js";
-import { aheadWords, decisionsOf, endWord, failedWords, modesWords, modeWord, plain, rowWords, stateWord, stepWords, waitReason, waitWords } from "./timeline_words.js";
+import { aheadWords, decisionsOf, endReason, endWord, failedWords, modesWords, modeWord, plain, rowWords, stateWord, stepWords, waitReason, waitWords } from "./timeline_words.js";
 import { trans } from "./trans.js";
 
 const BATCH = 24;
@@ -108,7 +108,7 @@ export function requestNodes(lane, latest, find) {
   lines.push([trans.__("decode"), trans._n("%2 step", "%2 steps", decoded, count(decoded))]);
   const until = record.finished || latest;
   const after = trans.__("after %1", seconds(until - record.queued));
-  lines.push(record.finished ? [endWord(record.reason), `${after}, ${record.reason}`] : [trans.__("so far"), after]);
+  lines.push(record.finished ? [endWord(record.reason), [after, endReason(record.reason)].filter(Boolean).join(", ")] : [trans.__("so far"), after]);
   return [
     el("h3", "", { title: record.rid }, nameNode(record)),
     el("dl", "sgnb-pairs sgnb-time-request", {}, lines.flatMap(([name, words]) => [el("dt", "", {}, name), el("dd", "", {}, words)])),

@@ -51,8 +51,8 @@ const STATES = {
   queued: () => trans.__("queued"),
   compiling: () => trans.__("compiling"),
   compiled: () => trans.__("compiled"),
-  admitted: () => trans.__("admitted"),
-  first_token: () => trans.__("first_token"),
+  admitted: () => trans.__("prefill"),
+  first_token: () => trans.__("decode"),
   retracted: () => trans.__("retracted"),
 };
 
@@ -82,6 +82,18 @@ export function endWord(reason) {
   if (reason === "context") return trans.__("finished, context full");
   const kind = endKind(reason);
   return kind === "finished" ? trans.__("finished") : kind === "aborted" ? trans.__("aborted") : trans.__("failed");
+}
+
+const REASONS = {
+  stop: () => trans.__("stop"),
+  eos: () => trans.__("end of text"),
+  length: () => trans.__("token limit"),
+  grammar: () => trans.__("grammar complete"),
+};
+
+/** Why a request ended, where that is more than how; "" where it is not. */
+export function endReason(reason) {
+  return REASONS[reason]?.() ?? (ENDS[reason] ? "" : (reason ?? ""));
 }
 
 /** What a lane says while it waits; `find(rid)` gives a record. */
