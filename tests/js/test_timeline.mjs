@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { Store } from "../../sgnb/widgets/static/store.js";
+import { History, requestCalled } from "../../sgnb/widgets/static/history.js";
 import { burstStart, columnsOf, lanesIn, percentile, ratesOf, ticksOf, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";
 import { barsOf } from "../../sgnb/widgets/static/timeline_overview.js";
 import { runsOf } from "../../sgnb/widgets/static/timeline_steps.js";
@@ -147,6 +148,12 @@ test("the policy at a step is that of the last switch before it", () => {
   assert.deepEqual(knobWords({ knobs: { chunked_prefill_size: 64, enable_mixed_chunk: false, objective: "latency" } }), ["chunked_prefill_size is now 64", "enable_mixed_chunk is now off", "Objective is now latency"]);
   history.firstPolicy = "";
   assert.equal(policyAt(history, 1), "");
+});
+
+test("a search means the request whose name begins so, before one that only has it", () => {
+  const history = new History();
+  for (const [rid, cell, name] of [["c1.r1", "17", "answer"], ["c1.r2", "7", "verdict"]]) history.requests.set(rid, { rid, label: { cell, name } });
+  assert.deepEqual(["7", "17", "Verdict", "SWER", "nobody"].map(text => requestCalled(history, text)?.rid), ["c1.r2", "c1.r1", "c1.r2", "c1.r1", undefined]);
 });
 
 test("ends, rows, modes and places have their words", () => {

@@ -165,3 +165,11 @@ export function nameOf(record) {
 export function nameIn(history, rid) {
   return nameOf(history.requests.get(rid) ?? { rid });
 }
+
+/** The request that a search means: the first whose name begins so, else the first that has it in its name; or null. */
+export function requestCalled(history, text) {
+  const wanted = text.toLowerCase();
+  const named = [...history.requests.values()].map(record => [nameOf(record).toLowerCase(), record]);
+  const found = named.find(([name]) => name.startsWith(wanted)) ?? named.find(([name]) => name.includes(wanted));
+  return found?.[1] ?? null;
+}

@@ -5,7 +5,7 @@ import { segmented } from "./controls.js";
 import { el, fill, on, setText, sharpCanvas } from "./dom.js";
 import { CACHED, DECODE, FREE, PREFILL } from "./fold.js";
 import { count, memory, share } from "./format.js";
-import { nameIn, nameOf } from "./history.js";
+import { nameIn, requestCalled } from "./history.js";
 import { cellWord, codesOf, FIRST_AGE, FIRST_HUE, layoutMap, LOCKED, OTHER, SELECTED, slotTo } from "./kv_data.js";
 import { GUTTER, KVPainter, drawPast, pastOf } from "./kv_draw.js";
 import { KVSide } from "./kv_side.js";
@@ -136,12 +136,9 @@ export class KVMapView extends View {
       this._reveal(number);
       return undefined;
     }
-    for (const record of this.store.history.requests.values()) {
-      if (!nameOf(record).startsWith(wanted)) continue;
-      this.store.select({ kind: "request", id: record.rid });
-      return undefined;
-    }
-    return undefined;
+    const record = requestCalled(this.store.history, wanted);
+    if (!record) return this.region.say(trans.__("No slot and no request is called %1.", wanted));
+    return this.store.select({ kind: "request", id: record.rid });
   }
 
   key(event) {

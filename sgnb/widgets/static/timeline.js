@@ -7,7 +7,7 @@
 import { segmented } from "./controls.js";
 import { button, el, fill, refill, sharpCanvas } from "./dom.js";
 import { before, count, counted, seconds } from "./format.js";
-import { nameOf } from "./history.js";
+import { nameOf, requestCalled } from "./history.js";
 import { actsBar } from "./timeline_acts.js";
 import { burstStart, lanesIn, TimelineIndex } from "./timeline_data.js";
 import { listen, pressed } from "./timeline_input.js";
@@ -176,13 +176,11 @@ export class TimelineView extends View {
   find(text) {
     this.found = text.trim();
     if (this.found) {
-      for (const record of this.store.history.requests.values()) {
-        if (!nameOf(record).includes(this.found)) continue;
-        this.store.select({ kind: "request", id: record.rid });
-        const { from, to } = this.window;
-        if (record.queued > to || (record.finished && record.finished < from)) this.look(record.queued - (to - from) * 0.1, record.queued + (to - from) * 0.9);
-        break;
-      }
+      const record = requestCalled(this.store.history, this.found);
+      const { from, to } = this.window;
+      if (!record) this.region.say(trans.__("No request is called %1.", this.found));
+      else this.store.select({ kind: "request", id: record.rid });
+      if (record && (record.queued > to || (record.finished && record.finished < from))) this.look(record.queued - (to - from) * 0.1, record.queued + (to - from) * 0.9);
     }
     this.changed();
   }
@@ -235,7 +233,7 @@ export class TimelineView extends View {
     drawSteps(topContext, b, g, { ...shared, say, chosen });
     this._sizeLanes(lanes.length);
     const height = this._lanesHeight;
-    drawLanes(this.lanes.size(width, height), b, g, { ...shared, lanes, top: this.room.top, height, latest, find: rid => this.recordOf(rid), chosen: selection?.kind === "request" ? selection.id : "", step: chosen, found: this.found });
+    drawLanes(this.lanes.size(width, height), b, g, { ...shared, lanes, top: this.room.top, height, latest, find: rid => this.recordOf(rid), chosen: selection?.kind === "request" ? selection.id : "", step: chosen, found: this.found.toLowerCase() });
     this._drawOverview(width, left);
     this._label();
   }

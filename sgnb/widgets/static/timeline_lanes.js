@@ -17,7 +17,7 @@ export function drawLanes(context, b, g, { index, lanes, top, height, latest, fi
   laneRules(context, b, g, height, first, last, top);
   const steps = index.indexAfter(g.to) - index.indexAfter(g.from) + 1;
   const whole = steps * NARROW <= g.width;
-  const dim = record => (found && !nameOf(record).includes(found) ? 0.4 : 1);
+  const dim = record => (found && !nameOf(record).toLowerCase().includes(found) ? 0.4 : 1);
   const shown = lanes.slice(first, last + 1).map((lane, i) => ({ lane, y: (first + i) * LANE - top, alpha: dim(lane.record) }));
   for (const { lane, y, alpha } of shown) {
     context.globalAlpha = alpha;
