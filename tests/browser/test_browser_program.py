@@ -246,6 +246,28 @@ def test_a_join_has_a_row_and_the_summary_says_what_the_cell_bound(browser: Brow
     page.close()
 
 
+def test_a_line_is_marked_by_the_pointer_and_not_by_rows_that_scroll_below_it(browser: Browser) -> None:
+    """The notebook scrolls to a line that a node of the graph leads to: the pointer, which rests, must not mark another."""
+    page = open_program(browser, snapshot_of(review()))
+    page.evaluate(
+        """() => {
+          window.lines = [];
+          document.addEventListener('sgnb:line', event => window.lines.push(event.detail.line));
+          document.body.style.paddingTop = '400px';
+          document.body.style.paddingBottom = '2000px';
+        }"""
+    )
+    page.mouse.move(300, 200)
+    rows = page.locator(".sgnb-row[data-line]")
+    page.evaluate("() => scrollTo(0, 300)")
+    page.wait_for_function("() => document.querySelector('.sgnb-row[data-line]:hover')")
+    assert page.evaluate("() => window.lines") == []
+    page.mouse.move(302, 202)
+    page.wait_for_function("() => window.lines.length === 1")
+    assert rows.count() > 1
+    page.close()
+
+
 def test_branches_as_tabs_and_as_a_table(browser: Browser) -> None:
     page = open_program(browser, snapshot_of(review(arms=5)))
     tabs = page.get_by_role("tab")

@@ -76,7 +76,7 @@ export class ProgramView {
     );
     this.list.addEventListener("click", event => this._click(event));
     root.addEventListener("keydown", event => this._key(event));
-    for (const name of ["mouseover", "focusin"]) this.list.addEventListener(name, event => this._atLine(event.target));
+    for (const name of ["mousemove", "focusin"]) this.list.addEventListener(name, event => this._atLine(event.target));
     for (const name of ["mouseleave", "focusout"]) this.list.addEventListener(name, () => this._atLine(null));
     this.clock = setInterval(() => this._tick(), NUMBERS_EVERY);
     this.observer = new ResizeObserver(entries => {
