@@ -8,6 +8,7 @@ import {
   applyDelta, barWidth, breakAt, fromSnapshot, layoutOf, marksAtEnd, pieces, prefillWords, RUN_CHARS, sentence, shadeOf, stretches, tokenAt, tokenCount, tokenEnds,
 } from "../../sgnb/widgets/static/program_data.js";
 import { Inspector } from "../../sgnb/widgets/static/program_inspector.js";
+import { programKey } from "../../sgnb/widgets/static/program_keys.js";
 import { Lanes } from "../../sgnb/widgets/static/program_lanes.js";
 import { momentOf, Past } from "../../sgnb/widgets/static/program_past.js";
 import { foldAll } from "../../sgnb/widgets/static/program_row.js";
@@ -156,7 +157,7 @@ test("one question about the past at a time; the newest moment wins, and live ne
   const asked = [];
   const shown = [];
   const past = new Past(moment => new Promise(done => asked.push([moment.time, done])), doc => shown.push(doc), () => []);
-  const at = time => past.follow({ isLive: time === null, time, history: { requests: new Map(), steps: [] } });
+  const at = time => past.follow({ isLive: time === null, time, visible: () => undefined, history: { requests: new Map(), steps: [] } });
   const settled = () => new Promise(done => setTimeout(done, 0));
   at(1);
   at(2);
@@ -263,4 +264,37 @@ test("an inspector that goes with its view asks for the engine's events no more"
     delete globalThis.document;
   }
   assert.deepEqual([seen.size, inspector.open, [...told]], [0, false, ["pointerdown", "scroll"]]);
+});
+
+test("keys move the playhead where no other view has asked for the engine's events: they are asked for, until live", () => {
+  const moved = [];
+  const seen = new Set();
+  const heard = new Set();
+  const store = {
+    isLive: true,
+    history: { steps: [] },
+    visible: (view, on) => (on ? seen.add(view) : seen.delete(view)),
+    subscribe: f => (heard.add(f), () => heard.delete(f)),
+    stepBy(count) {
+      moved.push(count);
+      this.isLive = count > 0;
+    },
+    eventBy() {},
+    goLive() {},
+    select() {},
+  };
+  const past = new Past(() => new Promise(() => undefined), () => undefined, () => []);
+  const view = { store, past };
+  const press = key => programKey(view, { key, target: { matches: () => false } });
+  assert.equal(press(","), true);
+  assert.deepEqual([moved, seen.size, heard.size], [[], 1, 1], "its events come first");
+  for (const f of heard) f("data");
+  assert.deepEqual([moved, heard.size], [[], 1]);
+  store.history.steps.push({ step: 1 });
+  for (const f of [...heard]) f("data");
+  assert.deepEqual([moved, heard.size, seen.size], [[-1], 0, 1], "asked for as long as an earlier moment is shown");
+  press(",");
+  press(".");
+  assert.deepEqual([moved, seen.size], [[-1, -1, 1], 0]);
+  assert.equal(programKey({ store: null, past }, { key: ",", target: { matches: () => false } }), false);
 });

@@ -24,10 +24,10 @@ export function programKey(view, event) {
     return text ? copyText(text, view.region) : false;
   };
   const acts = {
-    ",": () => store?.stepBy(-1),
-    ".": () => store?.stepBy(1),
-    "<": () => store?.eventBy(-1),
-    ">": () => store?.eventBy(1),
+    ",": () => view.past.scrub(store, () => store.stepBy(-1)),
+    ".": () => view.past.scrub(store, () => store.stepBy(1)),
+    "<": () => view.past.scrub(store, () => store.eventBy(-1)),
+    ">": () => view.past.scrub(store, () => store.eventBy(1)),
     l: () => store?.goLive(),
     escape: () => store?.select(null),
     c: copy,

@@ -41,9 +41,42 @@ export class Past {
     this.busy = false;
   }
 
+  /**
+   * The reader moves the playhead from here, by `move`. No other view may have asked for the engine's events: they are asked
+   * for while the playhead is not at live, and where none is known it moves when they are there.
+   */
+  scrub(store, move) {
+    if (!store) return false;
+    const go = () => {
+      move();
+      if (store.isLive) this.rest(store);
+    };
+    store.visible(this, true);
+    this.off?.();
+    this.off = null;
+    if (store.history.steps.length) go();
+    else {
+      this.off = store.subscribe(() => {
+        if (!store.history.steps.length) return;
+        this.off?.();
+        this.off = null;
+        go();
+      });
+    }
+    return true;
+  }
+
+  /** Nothing is asked for from here any more. */
+  rest(store) {
+    this.off?.();
+    this.off = null;
+    store?.visible(this, false);
+  }
+
   /** The playhead moved. */
   follow(store) {
     this.store = store;
+    if (store.isLive) this.rest(store);
     this.wanted = store.isLive ? null : store.time;
     if (this.wanted === null) this.show((this.shown = null));
     else if (!this.busy && this.wanted !== this.shown) void this.next();

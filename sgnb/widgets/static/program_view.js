@@ -426,6 +426,7 @@ export class ProgramView {
     clearInterval(this.again);
     for (const { timer } of this.asked.values()) clearTimeout(timer);
     this.store?.visible(this, false);
+    this.past.rest(this.store);
     this.offStore?.();
     this.offSettings();
     this.region.close();
