@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,10 @@ class Core(Ending):
         self.owed: dict[str, int] = {}
         """Tokens of text that left without a generation, about, by session."""
         self.priority = priority
+        asked = time.monotonic()
         self.credits = credits_of(backend)
+        self.backend_seconds = time.monotonic() - asked
+        """Waited for the backend: the one of a cell may start an engine when it is asked for the first time, here."""
         self._chars = 0
         """Characters of text in ``pending``."""
         self.submitting = False

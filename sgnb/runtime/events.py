@@ -24,6 +24,8 @@ class RunStarted(msgspec.Struct, frozen=True):
     graph: object = None
     """``lang.ir.Graph`` when the program compiled, else None."""
     eager_reason: str = ""
+    start_seconds: float = 0.0
+    """Waited for the backend before this was told: a cell may start an engine."""
 
 
 class StateOpened(msgspec.Struct, frozen=True):

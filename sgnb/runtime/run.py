@@ -163,7 +163,8 @@ def note(core: Core, text: str, line: int = 0) -> None:
 
 def begin(core: Core, graph: object = None, eager_reason: str = "") -> None:
     """Log the start of a run; before its states open."""
-    core.append_event(RunStarted(core.title, core.cell, core.backend.model_name, graph, eager_reason))
+    model = core.backend.model_name
+    core.append_event(RunStarted(core.title, core.cell, model, graph, eager_reason, core.backend_seconds))
 
 
 def run_cell(

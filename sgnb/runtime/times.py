@@ -26,6 +26,7 @@ from sgnb.runtime.events import (
     GenQueued,
     GenRequeued,
     GenStarted,
+    RunStarted,
     StateOpened,
 )
 
@@ -119,12 +120,17 @@ def split_times(entries: Iterable[Entry], began: float, ended: float) -> dict[st
     They add up to ``ended - began``.
     """
     entries = list(entries)
+    told = ((entry.time, entry.event) for entry in entries)
+    asked, waited = next(
+        ((at, event.start_seconds) for at, event in told if isinstance(event, RunStarted)), (None, 0.0)
+    )
     got = next((entry.time for entry in entries if isinstance(entry.event, StateOpened)), None)
     spans = [span for life in _lives(entries).values() for span in life.spans(ended)]
     out = dict(zip(PARTS, _cover(spans, began, ended), strict=True))
     rest = ended - began - sum(out.values())
-    # From the beginning, not from RunStarted: a cell that starts an engine knows its backend's name only then.
-    start = 0.0 if got is None else min(max(0.0, got - began), max(0.0, rest))
+    if asked is not None and got is not None:
+        waited += max(0.0, got - max(asked, began))
+    start = min(waited, max(0.0, rest))
     if start >= LEAST_START_SECONDS:
         out = {"start": start, **out}
         rest -= start

@@ -109,16 +109,22 @@ def test_durations_that_cannot_be_are_cut_to_the_run() -> None:
     )
 
 
-@pytest.mark.parametrize("told", [0.0, 5.0], ids=["at once", "when the engine is there"])
-def test_the_start_of_an_engine_is_not_python(told: float) -> None:
+@pytest.mark.parametrize(
+    ("told", "waited", "python"),
+    [(0.0, 0.0, 0.0), (5.0, 5.0, 0.0), (5.0, 4.0, 1.0)],
+    ids=["after", "before", "both"],
+)
+def test_the_start_of_an_engine_is_not_python(told: float, waited: float, python: float) -> None:
+    """A cell that starts its engine knows its name, and tells that it began, when the engine is there."""
     log = entries(
-        (told, ev.RunStarted("[1]", "1", "m")),
+        (told, ev.RunStarted("[1]", "1", "m", start_seconds=waited)),
         (5.0, ev.StateOpened(0, "")),
         (5.0, queued("a")),
         (6.0, ev.GenDone("a", meta(0, 0, 1))),
     )
     split = split_times(log, 0.0, 6.0)
-    assert split == pytest.approx({"start": 5.0, "queue": 0.0, "prefill": 0.0, "decode": 1.0, "python": 0.0})
+    parts = {"start": 5.0 - python, "queue": 0.0, "prefill": 0.0, "decode": 1.0, "python": python}
+    assert split == pytest.approx(parts)
     assert next(iter(split)) == "start"
 
 
