@@ -417,6 +417,18 @@ def test_the_ring_of_the_list_of_passes_is_inside(browser: Browser) -> None:
     page.close()
 
 
+def test_a_tree_that_was_opened_later_names_the_cell_of_the_nearest_path(browser: Browser) -> None:
+    page = open_view(browser, "tree")
+    page.evaluate(
+        "() => { script.partings['c1.r9'].by = '8'; store.select({kind: 'request', id: 'c1.r9'}); }"
+    )
+    page.get_by_text(
+        "It is the same as the nearest cached path, from cell [8], up to token 17 of 335."
+    ).wait_for()
+    page.get_by_text("cached, [8]").wait_for()
+    page.close()
+
+
 def test_find_is_seen_in_the_node_link_form_and_a_zoomed_tree_follows_the_keys(browser: Browser) -> None:
     page = open_view(browser, "tree")
     view = "document.querySelector('.sgnb-view').sgnbView"

@@ -206,6 +206,10 @@ def test_the_scheduler_says_where_a_token_is() -> None:
     rig.run(2, b"a prompt that parts", max_new_tokens=1, cell="8")  # cuts the node
     by = [rig.ask("place", rid="c1.r2", position=at).data["by"] for at in (2, 14)]
     assert (place.data["by"], by) == ("7", ["7", "8"]), "the cell that computed it"
+    parted = rig.ask("prompt", rid="c1.r2").data
+    assert (parted["cached_node"], parted["by"]) == (node, "7"), "the cell of the path it parted from"
+    rig.run(3, b"a prompt that others asked", max_new_tokens=1, cell="3", client=2)
+    assert "by" not in rig.ask("prompt", rid="c2.r3", client=2).data, "another notebook's cells are its own"
     again = rig.ask("place", rid="c1.r1", position=20)
     assert again.data["id"] == ord("g") and again.data["node"] == node, "the lower part keeps its number"
     owner = {n.id: n for n in rig.scheduler.cache.nodes()}[again.data["node"]]

@@ -198,10 +198,13 @@ def _holders(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
 
 
 def _prompt(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
-    """What the prompt of request ``rid`` and the nearest cached path had around the place where they part."""
+    """What the prompt of request ``rid`` and the nearest cached path had around the place where they part; and the cell
+    ``by`` that computed that path, where it is one of this client's."""
     pair = scheduler.match_log.find(str(msg.args.get("rid", "")), msg.client)
     if pair is None:
         raise LimitError("no prompt of this client with that id is remembered", hint="The last 200 are.")
+    by = scheduler.match_log.find(scheduler.match_log.maker(pair.node), msg.client)
+    known = {"by": by.cell} if by is not None and by.cell else {}
     return {
         "from": pair.start,
         "same": text_of(scheduler.table, pair.same),
@@ -209,6 +212,7 @@ def _prompt(scheduler: Scheduler, msg: SchedulerControl) -> dict[str, Any]:
         "cached": text_of(scheduler.table, pair.cached),
         "diverged": pair.diverged,
         "cached_node": pair.node,
+        **known,
     }
 
 

@@ -85,7 +85,7 @@ export class TreeSide {
   /** The cell that the nearest cached path was computed for; "" when it is not known. */
   _cellOf(parting) {
     const near = this.store.shown.nodes.get(parting?.cached_node);
-    return this._find(near?.rid)?.label?.cell ?? "";
+    return this._find(near?.rid)?.label?.cell ?? parting?.by ?? ""; // a view that came later knows no node's maker
   }
 
   _reason(record) {
