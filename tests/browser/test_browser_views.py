@@ -13,7 +13,7 @@ from view_page import data_of, misfits, open_view, use_theme
 
 from sgnb import assistant, function, gen, select, system, user
 from sgnb.runtime.explain import explain_data
-from sgnb.widgets.bundle import packed_core, script_of
+from sgnb.widgets.bundle import STATIC, packed_core, script_of
 from sgnb.widgets.engine_view import TITLES
 
 BAD = '<img src=x onerror="window.broken=1"><svg onload="window.broken=1">\u202e'
@@ -426,6 +426,16 @@ def test_a_tree_that_was_opened_later_names_the_cell_of_the_nearest_path(browser
         "It is the same as the nearest cached path, from cell [8], up to token 17 of 335."
     ).wait_for()
     page.get_by_text("cached, [8]").wait_for()
+    page.close()
+
+
+def test_a_legend_keeps_its_shapes_beside_other_views(browser: Browser) -> None:
+    """Each widget brings the common styles again, behind those of the views that came before it."""
+    page = open_view(browser, "tree")
+    page.add_style_tag(path=STATIC / "view.css")
+    for swatch, size in (("next", [14, 14]), ("age", [24, 10])):
+        box = page.locator(f".sgnb-swatch-tree-{swatch}").bounding_box()
+        assert box is not None and [box["width"], box["height"]] == size
     page.close()
 
 
