@@ -323,8 +323,29 @@ def test_what_is_remembered_of_evictions_is_bounded_and_keeps_the_latest(monkeyp
         cache.evict(2)
         assert len(cache._misses._gone) <= 16
         for back in range(min(n, 7) + 1):
-            ids = np.array([n - back, 0, 0], dtype=np.int32)
+            ids = np.array([n - back, n - back, 0, 0], dtype=np.int32)
             assert cache.explain(ids, "", 0).cause == "evicted", (n, back)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cause"),
+    [
+        ([1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "evicted"),
+        ([1, 2, 3, 4, 5, 6, 7, 8, 0, 0], "evicted"),
+        ([1, 2, 3, 0], "evicted"),
+        ([1, 9, 9, 9, 9, 9, 9, 9, 9, 9], "cold"),
+        ([1, 2, 3, 4, 9, 9, 9, 9, 9, 9], "cold"),
+    ],
+)
+def test_only_a_prompt_that_would_have_gone_on_in_it_misses_what_was_evicted(
+    prompt: list[int], cause: str
+) -> None:
+    """The first token in common is not enough: "Question 10" does not miss the node of "Question 1 …"."""
+    allocator = TokenAllocator(64)
+    cache = RadixCache(allocator)
+    cache.insert(np.arange(1, 13, dtype=np.int32), allocator.alloc(12))
+    cache.evict(12)
+    assert cache.explain(np.array(prompt, dtype=np.int32), "", 0).cause == cause
 
 
 def test_eviction_goes_on_in_order_when_entries_are_out_of_date_or_there_twice():

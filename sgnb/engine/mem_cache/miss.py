@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from itertools import islice
 
+import numpy as np
+
 from sgnb.engine.mem_cache.base import IntArray, common_length
 from sgnb.engine.mem_cache.tree_node import First, TreeNode, place_of
 from sgnb.messages import Match
@@ -24,17 +26,20 @@ _CHANGED = 16
 """Tokens, on either side, that such a change has at most: a time, an id, a name."""
 
 
+_TOKEN = np.dtype(np.int32).itemsize
+
+
 class MissLog:
-    """What was evicted or flushed lately: (parent, first token or page) → which of the two."""
+    """What was evicted or flushed lately: (parent, first token or page) → which of the two, and how its edge began."""
 
     def __init__(self) -> None:
-        self._gone: dict[tuple[int | str, First], str] = {}
+        self._gone: dict[tuple[int | str, First], tuple[str, bytes]] = {}
         """Oldest first."""
 
-    def note(self, parent: TreeNode, first: First, how: str) -> None:
-        """A child of ``parent`` leaves the tree; ``how``: ``evicted`` or ``flushed``."""
+    def note(self, parent: TreeNode, first: First, how: str, key: IntArray) -> None:
+        """A child of ``parent`` with the edge ``key`` leaves the tree; ``how``: ``evicted`` or ``flushed``."""
         gone = self._gone
-        gone[place_of(parent), first] = how
+        gone[place_of(parent), first] = how, _head(key)
         if len(gone) > 2 * _REMEMBERED:  # all at once: an eviction of a thousand nodes pays for each note
             self._gone = dict(islice(gone.items(), _REMEMBERED, None))
 
@@ -49,7 +54,11 @@ class MissLog:
         with. ``computed``: tokens of ``ids`` whose KV its session had before, the last of them perhaps in a page that
         was never full."""
         limit = len(ids) - 1  # the last token of a prompt is always computed
-        gone = self._gone.get((place_of(node), first))
+        gone, head = self._gone.get((place_of(node), first), (None, b""))
+        if gone is not None and not _head(ids[matched:limit]).startswith(head[: (limit - matched) * _TOKEN]):
+            gone = (
+                None  # it began with the same token only: had it stayed, this prompt would have left it soon
+            )
         if page > 1 and (limit - matched < page or matched < computed < matched + page):
             half = min(limit, max(computed, matched)) - matched or limit - matched
             return Match(matched=matched, node=node.id, cause="page", half_page=half)
@@ -76,6 +85,11 @@ class MissLog:
             diverged_at=matched + most[0],
             equal_again=most[1],
         )
+
+
+def _head(ids: IntArray) -> bytes:
+    """The first ``EQUAL_AGAIN`` tokens."""
+    return ids[:EQUAL_AGAIN].astype(np.int32, copy=False).tobytes()
 
 
 def _aligned(key: IntArray, rest: IntArray) -> int:

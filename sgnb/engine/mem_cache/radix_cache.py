@@ -361,7 +361,7 @@ class RadixCache(BasePrefixCache):
         self.wanted -= count
         if self.on_change is not None:
             self.on_change("flush" if flushed else "evict", node)
-        self._misses.note(parent, first, "flushed" if flushed else "evicted")
+        self._misses.note(parent, first, "flushed" if flushed else "evicted", node.key)
         self.evictable_size -= count
         self.epoch += 1
         siblings = parent.children
