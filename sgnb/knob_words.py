@@ -23,6 +23,7 @@ _COUNTS = (
     "num_sessions",
     "instruction_queue_length",
     "num_used_tokens",
+    "num_locked_tokens",
     "num_cached_tokens",
     "num_free_tokens",
     "max_total_num_tokens",

@@ -45,6 +45,9 @@ class EngineStats(Wire, frozen=True, kw_only=True, tag="stats"):
     """Forked children a second, over the last 60 s."""
     num_half_filled_tokens: int = 0
     """Slots lost to half-filled pages: of running requests' last pages, without a token yet."""
+    num_locked_tokens: int | None = None
+    """Of ``num_used_tokens``, the slots in the tree that running requests lock; the others are in flight. None: not told, as
+    in recordings made before there was the figure (0 is a figure)."""
 
 
 class Match(Wire, frozen=True, kw_only=True):

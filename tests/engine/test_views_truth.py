@@ -11,6 +11,7 @@ import json
 import random
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,21 @@ def load(engine: Engine) -> None:
     engine.set(enable_mixed_chunk=True)
     engine.flush_cache()
     branches.run(topic="cache", backend=engine)
+    beat_while_it_runs(engine, prompts[0])
+
+
+def beat_while_it_runs(engine: Engine, prompt: str) -> None:
+    """A pause tells the figures at once: here while some slots are locked and others are in flight."""
+    engine.pause()
+    long = {"max_new_tokens": 20, "ignore_eos": True}
+    asked = threading.Thread(target=engine.generate, args=(prompt,), kwargs={"sampling_params": long})
+    asked.start()
+    until(lambda: engine.stats()["num_queue_reqs"])
+    engine.step(4)
+    until(lambda: engine.stats()["num_used_tokens"] > len(prompt) + 1)
+    engine.pause()
+    engine.resume()
+    asked.join()
 
 
 class Log:
@@ -233,7 +249,7 @@ def test_every_field_of_every_kind_of_event_is_lied_about(mutations: list[dict[s
 
 def test_the_panels_numbers_are_those_of_the_log(log: Log):
     """At each beat of the engine: slots and requests as the events left them, what was reused in the last minute."""
-    truth, checked = LogTruth(log.snapshot), 0
+    truth, checked, both = LogTruth(log.snapshot), 0, 0
     asked: list[tuple[float, int, int]] = []
     for numbered in log.events:
         event = numbered["event"]
@@ -258,7 +274,10 @@ def test_the_panels_numbers_are_those_of_the_log(log: Log):
         assert shown["waiting"] == len(waiting)
         assert shown["reused"] == pytest.approx(cached / prompts if prompts else 0.0)
         assert shown["kv_total"] == len(truth.slots)
+        locked = sum(node["length"] for node in truth.nodes.values() if node["locks"])
+        assert event["num_locked_tokens"] == locked <= event["num_used_tokens"] == shown["kv_locked"]
+        both += 0 < locked < event["num_used_tokens"]
         checked += 1
-    assert checked > 5 and asked
+    assert checked > 5 and asked and both
     used = sum(owner != "" for owner, *_ in truth.slots)
     assert (shown["kv_used"], shown["kv_locked"], shown["tokens_per_s"] >= 0) == (used, 0, True)

@@ -315,6 +315,9 @@ def test_controls():
     stats = rig.ask("stats").data
     assert (stats["num_running_reqs"], stats["num_sessions"], stats["max_total_num_tokens"]) == (2, 2, 4096)
     assert stats["num_used_tokens"] + stats["num_cached_tokens"] + stats["num_free_tokens"] == 4096
+    now, flight = rig.scheduler.stats(), sum(req.kv.in_flight for req in rig.scheduler.reqs.values())
+    assert (now.num_locked_tokens, now.num_used_tokens) == (45 + 10, 45 + 10 + flight)
+    assert stats["num_locked_tokens"] == 45 + 10 < stats["num_used_tokens"]
     assert rig.ask("flush_cache").data == {"flushed": 0, "locked": 45 + 10}
     assert rig.ask("check").data["ok"] is True
     assert rig.ask("dance").error.code == "unknown_verb"

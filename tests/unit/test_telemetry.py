@@ -85,9 +85,18 @@ def test_meter_beats_every_heartbeat():
 
 def test_figures_of_an_idle_engine():
     stats = Meter(lambda: 1.0).stats(
-        running=0, queued=0, sessions=2, free=60, cached=30, total=100, new_token_ratio=0.7, evicted=5
+        running=0,
+        queued=0,
+        sessions=2,
+        free=60,
+        cached=30,
+        locked=10,
+        total=100,
+        new_token_ratio=0.7,
+        evicted=5,
     )
     assert (stats.num_used_tokens, stats.token_usage, stats.evicted_tokens_total) == (10, 0.1, 5)
+    assert stats.num_locked_tokens == 10
 
 
 def test_clock_is_steady_and_near_the_wall():

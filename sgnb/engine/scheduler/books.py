@@ -53,6 +53,7 @@ class Books:
             sessions=len(scheduler.sessions),
             free=scheduler.allocator.available,
             cached=scheduler.cache.evictable_size,
+            locked=scheduler.cache.protected_size,
             total=scheduler.allocator.size,
             new_token_ratio=scheduler.ratio.value,
             evicted=scheduler.cache.evicted_total,

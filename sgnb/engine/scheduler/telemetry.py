@@ -159,6 +159,7 @@ class Meter:
         sessions: int,
         free: int,
         cached: int,
+        locked: int,
         total: int,
         new_token_ratio: float,
         evicted: int,
@@ -167,7 +168,8 @@ class Meter:
         half_filled: int = 0,
         compiling: int = 0,
     ) -> EngineStats:
-        """The figures of this moment; counts in requests, sessions and slots."""
+        """The figures of this moment; counts in requests, sessions and slots. Of those in the tree ``cached`` are evictable,
+        ``locked`` are not."""
         hit_rate, throughput = self.rates()
         used = total - free - cached
         return EngineStats(
@@ -193,5 +195,6 @@ class Meter:
             paused=paused,
             fork_rate=self.fork_rate(),
             num_half_filled_tokens=half_filled,
+            num_locked_tokens=locked,
             num_grammar_queue_reqs=compiling,
         )
