@@ -385,6 +385,36 @@ def test_below_the_map_of_a_recording_is_the_whole_of_it(browser: Browser) -> No
     page.close()
 
 
+PAST = """old => {
+  const [slots, time] = [store.live.slots, store.live.time];
+  const figure = {t: 'stats', num_used_tokens: slots / 2, num_locked_tokens: slots / 4, num_cached_tokens: slots / 4};
+  if (old) delete figure.num_locked_tokens;
+  store.history.figures = [time - 50, time - 0.5].map(at => ({...figure, time: at}));
+  const view = document.querySelector('.sgnb-view').sgnbView;
+  view.draw();
+  const canvas = document.querySelector('canvas.sgnb-kv-past');
+  const ratio = window.devicePixelRatio;
+  const at = share => [canvas.width * 0.66, (96 - 88 * share) * ratio, 1, 1];
+  const seen = share => [...canvas.getContext('2d').getImageData(...at(share)).data].slice(0, 3);
+  const bytes = colour => [1, 3, 5].map(from => parseInt(colour.slice(from, from + 2), 16));
+  const named = pixel => ['locked', 'decode', 'evictable'].find(name => `${bytes(view.colours[name])}` === `${pixel}`) ?? '';
+  return [0.12, 0.38, 0.62, 0.88].map(share => named(seen(share)));
+}"""
+
+
+def test_slots_in_flight_are_no_locked_ones_below_the_map(browser: Browser) -> None:
+    page = open_view(browser, "kv")
+    assert page.evaluate(PAST, False) == ["locked", "decode", "evictable", ""]
+    assert page.evaluate(PAST, True) == ["locked", "locked", "evictable", ""], (
+        "a recording without the figure"
+    )
+    label = page.locator("canvas.sgnb-kv-past").get_attribute("aria-label")
+    assert label is not None
+    assert label.startswith("Slots over the last 60 s: KV map: ")
+    assert all(f" {part}" in label for part in ("slots used", "locked", "in flight", "evictable"))
+    page.close()
+
+
 @pytest.mark.parametrize("kind", ["tree", "kv", "timeline"])
 def test_tips_are_whole_and_the_ring_of_what_scrolls_is_inside(browser: Browser, kind: str) -> None:
     page = open_view(browser, kind, scenario="batch()" if kind == "timeline" else "cast()")

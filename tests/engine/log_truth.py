@@ -144,7 +144,11 @@ class LogTruth:
         if not self.figures or event["time"] - self.figures[-1][0] >= 0.2:
             names = ("running_reqs", "queue_reqs", "used_tokens", "cached_tokens")
             figures = [event["gen_throughput"], *(event[f"num_{name}"] for name in names)]
-            self.figures.append([event["time"], *figures, event["cache_hit_rate"]])
+            # Not the engine's word: what the tree and the slots are now.
+            locked = sum(node["length"] for node in self.nodes.values() if node["locks"])
+            written = sum(word not in ("free", "cached") for _, word, _ in self.slots)
+            bands = {"locked": locked, "flight": written, "evictable": event["num_cached_tokens"]}
+            self.figures.append([event["time"], *figures, event["cache_hit_rate"], bands])
 
     def _take_knob(self, event: dict[str, Any]) -> None:
         self.settings = self.settings | event["knobs"] | {"objective": event["objective"]}

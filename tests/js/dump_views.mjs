@@ -8,7 +8,7 @@ import { readFileSync } from "node:fs";
 import { reasonOf, reasonOfTurn } from "../../sgnb/widgets/static/causes.js";
 import { CACHED, DECODE, FREE, PREFILL, SCORE } from "../../sgnb/widgets/static/fold.js";
 import { nameIn, nameOf } from "../../sgnb/widgets/static/history.js";
-import { cellWord, changesOf, holdersOf, scanRuns } from "../../sgnb/widgets/static/kv_data.js";
+import { bandsOf, cellWord, changesOf, holdersOf, scanRuns } from "../../sgnb/widgets/static/kv_data.js";
 import { Store } from "../../sgnb/widgets/static/store.js";
 import { lanesIn, TimelineIndex, waitsOf, windowFigures } from "../../sgnb/widgets/static/timeline_data.js";
 import { aheadWords, decisionsOf, endWord, failedWords, knobWords, modesWords, plain, rowWords, stepWords, waitWords } from "../../sgnb/widgets/static/timeline_words.js";
@@ -97,7 +97,7 @@ function lists(store) {
     }),
     marks: history.marks.map(m => [m.time, m.kind, m.rid, m.tokens, m.nodes, m.policy ?? ""]),
     knobs: history.knobs.map(k => [k.time, k.step, knobWords(k)]),
-    figures: figures.map(f => [f.time, f.gen_throughput ?? 0, f.num_running_reqs ?? 0, f.num_queue_reqs ?? 0, f.num_used_tokens ?? 0, f.num_cached_tokens ?? 0, f.cache_hit_rate ?? 0]),
+    figures: figures.map(f => [f.time, f.gen_throughput ?? 0, f.num_running_reqs ?? 0, f.num_queue_reqs ?? 0, f.num_used_tokens ?? 0, f.num_cached_tokens ?? 0, f.cache_hit_rate ?? 0, bandsOf(f)]),
   };
 }
 

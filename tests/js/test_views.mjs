@@ -8,7 +8,7 @@ import { equalAgain, reasonOf } from "../../sgnb/widgets/static/causes.js";
 import { refocus } from "../../sgnb/widgets/static/dom.js";
 import { EngineState } from "../../sgnb/widgets/static/fold.js";
 import { before, count, cutAt, memory, oneLine, seconds, share } from "../../sgnb/widgets/static/format.js";
-import { cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED, slotTo } from "../../sgnb/widgets/static/kv_data.js";
+import { bandsOf, cellWord, changesOf, codesOf, holdersOf, layoutMap, LOCKED, reportOf, scanRuns, SELECTED, slotTo } from "../../sgnb/widgets/static/kv_data.js";
 import { KVMapView } from "../../sgnb/widgets/static/kv.js";
 import { History } from "../../sgnb/widgets/static/history.js";
 import { NodeTexts } from "../../sgnb/widgets/static/node_texts.js";
@@ -453,4 +453,12 @@ test("a picture that is made anew keeps the focus at its place", () => {
   } finally {
     delete globalThis.document;
   }
+});
+
+test("slots over time: locked, in flight and evictable are told apart, but not in an old recording", () => {
+  const used = { num_used_tokens: 50, num_cached_tokens: 20, max_total_num_tokens: 100 };
+  assert.deepEqual(bandsOf({ ...used, num_locked_tokens: 30 }), { locked: 30, flight: 20, evictable: 20 });
+  assert.deepEqual(bandsOf({ ...used, num_locked_tokens: 0 }), { locked: 0, flight: 50, evictable: 20 }, "0 is a figure");
+  assert.deepEqual(bandsOf(used), { locked: 50, flight: 0, evictable: 20 });
+  assert.deepEqual(bandsOf({}), { locked: 0, flight: 0, evictable: 0 }, "an engine at rest leaves zeros out");
 });

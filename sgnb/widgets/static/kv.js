@@ -297,7 +297,7 @@ export class KVMapView extends View {
   sentence() {
     const state = this.store.shown;
     const used = state.slots - state.counts[FREE];
-    return trans.__("KV map: %1 of %2 slots used, %3 locked, %4 evictable.", share(used, state.slots), count(state.slots), count(state.lockedSlots), count(state.evictable));
+    return trans.__("KV map: %1 of %2 slots used, %3 locked, %4 in flight, %5 evictable.", share(used, state.slots), count(state.slots), count(state.lockedSlots), count(used - state.counts[CACHED]), count(state.evictable));
   }
 
   details() {

@@ -236,3 +236,9 @@ export function changesOf(store) {
   }
   return out.slice(0, 8);
 }
+
+/** Slots of a figure of the engine: {locked, flight, evictable}. An old recording does not tell the first two apart: all is locked. */
+export function bandsOf({ num_used_tokens: used = 0, num_cached_tokens: evictable = 0, num_locked_tokens: told }) {
+  const locked = told ?? used;
+  return { locked, flight: used - locked, evictable };
+}

@@ -3,7 +3,8 @@
 
 import { CACHED, FREE } from "./fold.js";
 import { count } from "./format.js";
-import { mix, over, rgba } from "./paint.js";
+import { bandsOf } from "./kv_data.js";
+import { hatch, mix, over, rgba } from "./paint.js";
 import { trans } from "./trans.js";
 
 export const GUTTER = 46;
@@ -186,7 +187,7 @@ export function pastOf({ replaying, oldest, now, live }) {
   return replaying ? { from: oldest, to: Math.max(oldest + 0.01, live.time) } : { from: now - PAST_SECONDS, to: now };
 }
 
-/** Slots in use over that time, the playhead, ▾ evictions and ✕ retractions. */
+/** Slots over that time as three bands, cached and locked, in flight, cached and evictable; the playhead, ▾ evictions and ✕ retractions. */
 export function drawPast(canvas, width, store, c) {
   const context = canvas.size(width, PAST_HEIGHT + 20);
   const { from, to } = pastOf(store);
@@ -196,20 +197,23 @@ export function drawPast(canvas, width, store, c) {
   const Y = value => PAST_HEIGHT - (PAST_HEIGHT - 8) * Math.min(1, value / slots);
   context.clearRect(0, 0, width, PAST_HEIGHT + 20);
   const figures = store.history.figures.filter(figure => figure.time >= from - 1 && figure.time <= to);
-  const area = (value, colour) => {
+  const area = (values, colour) => {
     if (!figures.length) return;
     context.fillStyle = colour;
     context.beginPath();
     context.moveTo(Math.max(GUTTER, X(figures[0].time)), PAST_HEIGHT);
-    for (const figure of figures) context.lineTo(Math.max(GUTTER, X(figure.time)), Y(value(figure)));
-    context.lineTo(GUTTER + W, Y(value(figures.at(-1))));
+    figures.forEach((figure, index) => context.lineTo(Math.max(GUTTER, X(figure.time)), Y(values[index])));
+    context.lineTo(GUTTER + W, Y(values.at(-1)));
     context.lineTo(GUTTER + W, PAST_HEIGHT);
     context.fill();
     context.strokeStyle = c.text;
     if (c.forcedColors) context.stroke();
   };
-  area(f => (f.num_used_tokens ?? 0) + (f.num_cached_tokens ?? 0), c.evictable);
-  area(f => f.num_used_tokens ?? 0, c.locked);
+  // Each band from the bottom up; those above lie behind. With forced colours full and in flight are one colour: one is hatched.
+  const bands = figures.map(bandsOf);
+  area(bands.map(({ locked, flight, evictable }) => locked + flight + evictable), c.evictable);
+  area(bands.map(({ locked, flight }) => locked + flight), c.forcedColors ? hatch(context, c.ground, c.text) : c.decode);
+  area(bands.map(({ locked }) => locked), c.locked);
   context.strokeStyle = c.rule;
   context.lineWidth = 1;
   context.strokeRect(GUTTER + 0.5, 8.5, W, PAST_HEIGHT - 8);
