@@ -348,6 +348,15 @@ def test_only_a_prompt_that_would_have_gone_on_in_it_misses_what_was_evicted(
     assert cache.explain(np.array(prompt, dtype=np.int32), "", 0).cause == cause
 
 
+def test_of_new_text_nothing_is_told_that_it_does_not_mean() -> None:
+    """Some tokens that happen to agree behind the first are no change of a cached prompt."""
+    allocator = TokenAllocator(64)
+    cache = RadixCache(allocator)
+    cache.insert(np.arange(1, 13, dtype=np.int32), allocator.alloc(12))
+    found = cache.explain(np.array([50, 2, 3, 4, 60, 61, 62], dtype=np.int32), "", 0)
+    assert (found.cause, found.diverged_at, found.equal_again) == ("cold", -1, 0)
+
+
 def test_eviction_goes_on_in_order_when_entries_are_out_of_date_or_there_twice():
     """A soft reference puts a leaf behind all others and its end brings it back: its entries are then two."""
     allocator = TokenAllocator(64)

@@ -78,10 +78,12 @@ class MissLog:
             if again < EQUAL_AGAIN and place < _ALIGNED:
                 again = max(again, _aligned(child.key[same:], rest[same:]))
             most = max(most, (same, again))
+        if not matched and not most[0] and most[1] < EQUAL_AGAIN:
+            return Match(matched=0, node=node.id, cause="cold")
         return Match(
             matched=matched,
             node=node.id,
-            cause="diverged" if matched or most[0] or most[1] >= EQUAL_AGAIN else "cold",
+            cause="diverged",
             diverged_at=matched + most[0],
             equal_again=most[1],
         )
