@@ -6,6 +6,7 @@ same words. What only the engine can say (whether there is one, whether it recor
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -38,7 +39,9 @@ def parse(line: str) -> Line:
     if command in HELP:
         return Line("help")
     if command not in COMMANDS:
-        raise UsageError(f"%sgl: unknown command {command!r}; {LINE_USAGE}")
+        near = difflib.get_close_matches(command, COMMANDS, 1)
+        meant = f". Did you mean {near[0]!r}? " if near else "; "
+        raise UsageError(f"%sgl: unknown command {command!r}{meant}{LINE_USAGE}")
     return Line(command, _GIVEN.get(command, _nothing)(command, rest))
 
 

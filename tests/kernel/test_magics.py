@@ -90,7 +90,7 @@ def test_B164_no_arguments_and_empty_bodies_give_one_line(shared: Kernel, code: 
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("%sgl lunch", "unknown command 'lunch'"),
+        ("%sgl lunch", "unknown command 'lunch'. Did you mean 'launch'?"),
         ("%sgl launch --dtypo float32", "unrecognized arguments: --dtypo"),
         ("%sgl launch --max-total-tokens many", "max_total_tokens"),
         ("%sgl launch --page-size 3", "page_size must be one of 1, 2, 4, 16"),
