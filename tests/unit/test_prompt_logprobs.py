@@ -151,7 +151,9 @@ def test_R6_what_no_frame_holds_goes_in_several(monkeypatch):
         ids = [n, *PROMPT * 4]
         rig.decode(n, ids, max_new_tokens=1, return_logprob=True, logprob_start_len=0, top_logprobs_num=2)
     rig.drain()
-    assert [len(batch.items) for batch in sent] == [1] * 5
+    started, *ended = sent  # that they left the queue, before the step
+    assert len(started.items) == 5 and not any(item.input_logprobs for item in started.items)
+    assert [len(batch.items) for batch in ended] == [1] * 5
     for out in (item for batch in sent for item in batch.items):
         assert output._size(out) + 500 > len(encode(out)), "the estimate is never too small"
 
