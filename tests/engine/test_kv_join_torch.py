@@ -191,7 +191,7 @@ def after_join(model, prefix, arms, tail):
     scheduler.receive(SessionOpen(sid="c1.s0", client=1))
     decode(0, 0, prefix, 1)
     drain()
-    first = outputs["c1.r0"][0].ids
+    first = outputs["c1.r0"][-1].ids
     sids = [f"c1.s{n}" for n in range(1, len(arms) + 1)]
     scheduler.receive(SessionFork(sid="c1.s0", children=sids))
     for n, arm in enumerate(arms, 1):
@@ -203,7 +203,7 @@ def after_join(model, prefix, arms, tail):
     drain()
     meta = outputs["c1.r9"][-1].meta
     assert meta.joined_kv == "approximate"
-    top = {token: value for value, token in outputs["c1.r9"][0].logprobs[0].top}
+    top = {token: value for value, token in outputs["c1.r9"][-1].logprobs[0].top}
     scheduler.driver.close()
     return top, [*prefix, *first], [arm + more for arm, more in zip(arms, written, strict=True)]
 
