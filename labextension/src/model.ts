@@ -300,12 +300,10 @@ export class PanelModel {
     }
   }
 
-  private _onOccupation(): void {
-    const taken = this._occupation.isTaken;
-    if (this._wasTaken && !taken && !this._disposed) {
+  private _onOccupation(ended: boolean): void {
+    if (ended && !this._disposed) {
       this._cellEnded.emit();
     }
-    this._wasTaken = taken;
     if (this._phase === 'busy' && !this._occupation.mayBeTaken) {
       this._setPhase('connecting');
     } else {
@@ -420,8 +418,7 @@ export class PanelModel {
   private _replay: IReplay | null = null;
   private _shown: Shown = 'all';
   private readonly _said = new Said();
-  private readonly _occupation = new Occupation(() => this._onOccupation());
-  private _wasTaken = false;
+  private readonly _occupation = new Occupation(ended => this._onOccupation(ended));
   private _waitSince = 0;
   private _disposed = false;
   private readonly _talk: Conversation;

@@ -9,8 +9,11 @@
 import type { Kernel, KernelMessage } from '@jupyterlab/services';
 
 export class Occupation {
-  /** `changed` is called after the main shell was taken or became free. */
-  constructor(private readonly _changed: () => void) {}
+  /**
+   * `changed` is called after the main shell was taken or became free, or may have been; `ended`: a cell ended, the last that
+   * ran. The status alone says no such thing: every message on a subshell turns it, what is asked when a cell ended too.
+   */
+  constructor(private readonly _changed: (ended: boolean) => void) {}
 
   /** Follow this kernel from now on; null follows none. */
   watch(kernel: Kernel.IKernelConnection | null): void {
@@ -50,23 +53,23 @@ export class Occupation {
     if (state === 'busy') {
       this._running.add(parent.msg_id ?? '');
     } else {
-      this._running.delete(parent.msg_id ?? '');
+      this._running.delete(parent.msg_id ?? ''); // one that began before the connection is not known: it ends all the same
     }
-    this._changed();
+    this._changed(state === 'idle' && !this._running.size);
   }
 
   private _onStatus(_: Kernel.IKernelConnection, status: Kernel.Status): void {
     if (status === 'restarting' || status === 'autorestarting' || status === 'dead') {
       this._running.clear();
     }
-    this._changed();
+    this._changed(false);
   }
 
   /** What ended while there was no connection was not heard of. */
   private _onConnection(_: Kernel.IKernelConnection, status: Kernel.ConnectionStatus): void {
     if (status !== 'connected') {
       this._running.clear();
-      this._changed();
+      this._changed(false);
     }
   }
 

@@ -11,6 +11,7 @@ const { Signal } = require("@lumino/signaling");
 const { ControlsSection, RequestsSection } = await import("../../labextension/src/control_sections.ts");
 const { NoticeSection } = await import("../../labextension/src/status_sections.ts");
 const { followActive } = await import("../../labextension/src/follow.ts");
+const { Occupation } = await import("../../labextension/src/occupation.ts");
 const { PanelModel } = await import("../../labextension/src/model.ts");
 const { look } = await import("../../labextension/src/states.ts");
 
@@ -187,4 +188,32 @@ test("a panel that the kernel gave up while the page was asleep attaches anew; a
   assert.deepEqual([model.phase, opened], ["connecting", 2]);
   model._onClosed();
   assert.deepEqual([model.phase, opened], ["not-loaded", 2], "nobody there knows the target");
+});
+
+// What is asked when a cell ended goes to the kernel too, and its answer must not look like the end of a cell: the editors'
+// marks were asked for again and again, some eight times a second.
+test("a cell has ended when it has, and not when a message on a subshell turned the status", () => {
+  const heard = [];
+  const occupation = new Occupation(ended => heard.push(ended));
+  const kernel = { status: "idle", statusChanged: new Signal({}), connectionStatusChanged: new Signal({}), iopubMessage: new Signal({}) };
+  const told = (state, parent) => kernel.iopubMessage.emit({ header: { msg_type: "status" }, parent_header: parent, content: { execution_state: state } });
+  const turn = status => kernel.statusChanged.emit((kernel.status = status));
+  occupation.watch(kernel);
+  const ends = () => heard.splice(0).filter(Boolean).length;
+  for (const state of ["busy", "idle"]) {
+    turn(state);
+    told(state, { msg_type: "comm_msg", msg_id: "c", subshell_id: "s" });
+    told(state, { msg_type: "execute_request", msg_id: "e", subshell_id: "s" });
+  }
+  assert.equal(ends(), 0, "comms and subshells");
+  told("busy", { msg_type: "execute_request", msg_id: "1" });
+  told("busy", { msg_type: "execute_request", msg_id: "2" });
+  told("idle", { msg_type: "execute_request", msg_id: "1" });
+  assert.equal(ends(), 0, "another one runs");
+  told("idle", { msg_type: "execute_request", msg_id: "2" });
+  assert.equal(ends(), 1);
+  told("idle", { msg_type: "execute_request", msg_id: "of before the connection" });
+  assert.equal(ends(), 1, "its beginning was not heard");
+  turn("restarting");
+  assert.equal(ends(), 0);
 });
