@@ -122,7 +122,8 @@ def test_marks_are_equal_where_prefixes_are():
     assert [*part, *rest] == one[:4].tolist()
     assert RecordedRig().scheduler.inputs.marks.of(np.array([97], dtype=np.int32))[0] != one[0], "salted"
     long = marks.of(np.arange(5000, dtype=np.int32) % 3)
-    assert len(set(long.tolist())) == 5000 and long.min() >= 0
+    # Of 31 bits: two of 5,000 are equal by chance once in some 170 salts.
+    assert len(set(long.tolist())) >= 4_990 and long.min() >= 0
 
 
 def test_inputs_are_published_only_while_somebody_records(tmp_path):
