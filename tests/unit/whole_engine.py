@@ -194,11 +194,14 @@ class WholeEngine(Backend):
     def settle(self) -> None:
         """Wait until the engine is idle."""
         end = time.monotonic() + 60
+        quiet = 0  # looks in a row: what goes from one thread to the next is in neither for a moment
         while True:
             taken = threading.Event()
             self._post(taken.set)  # behind all that was posted before
             assert taken.wait(60), "the engine takes nothing"
-            if self.scheduler.idle and not (self._inbox or self._waiters or self.manager.encoding):
+            idle = self.scheduler.idle and not (self._inbox or self._waiters or self.manager.encoding)
+            quiet = quiet + 1 if idle else 0
+            if quiet == 3:
                 return
             assert self.fault is None, self.fault
             assert time.monotonic() < end, "the engine is never idle"
