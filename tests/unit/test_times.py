@@ -195,18 +195,3 @@ def test_the_meta_of_a_stopped_generation_says_where_its_time_went(heard: tuple[
         assert end.times[name.removesuffix("_time")] >= told[name] - 1e-6
     assert sum(end.times.values()) == pytest.approx(end.seconds)
     backend.shutdown()
-
-
-def test_a_stopped_run_has_a_split_too() -> None:
-    @sgl.function
-    def slow(s):
-        s += sgl.gen("x")
-
-    backend = MockBackend(HANG)
-    run = slow.run_async(backend=backend)
-    assert run.log.wait(2, 10)
-    run.cancel()
-    end = finished(run.log)
-    assert end.status == "stopped"
-    assert sum(end.times.values()) == pytest.approx(end.seconds, abs=1e-6)
-    backend.shutdown()
